@@ -122,6 +122,18 @@ static uint64_t step(void *ctx, uint64_t now_ns)
     return gr_drafter_step(((struct worker *)ctx)->drafter, now_ns);
 }
 
+static void on_orchestrator_lost(void *ctx, uint64_t now_ns)
+{
+    (void)now_ns;
+    gr_drafter_on_orchestrator_lost(((struct worker *)ctx)->drafter);
+}
+
+static void on_orchestrator_changed(void *ctx, uint64_t now_ns)
+{
+    (void)now_ns;
+    gr_drafter_forget_all(((struct worker *)ctx)->drafter);
+}
+
 /* ---- start ---- */
 
 static int n_row_max(const struct gr_draft_options *o)
@@ -252,7 +264,9 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
                                               .on_peer_ready = on_peer_ready,
                                               .on_peer_lost = on_peer_lost,
                                               .on_compute_done = on_compute_done,
-                                              .step = step};
+                                              .step = step,
+                                              .on_orchestrator_lost = on_orchestrator_lost,
+                                              .on_orchestrator_changed = on_orchestrator_changed};
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 

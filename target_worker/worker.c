@@ -128,6 +128,17 @@ static uint64_t step(void *ctx, uint64_t now_ns)
     return gr_target_step(((struct worker *)ctx)->target, now_ns);
 }
 
+static void on_orchestrator_lost(void *ctx, uint64_t now_ns)
+{
+    gr_target_on_orchestrator_lost(((struct worker *)ctx)->target, now_ns);
+}
+
+static void on_orchestrator_changed(void *ctx, uint64_t now_ns)
+{
+    (void)now_ns;
+    gr_target_forget_all(((struct worker *)ctx)->target);
+}
+
 /* ---- start ---- */
 
 static int specpv_buffer(const struct gr_target_options *o)
@@ -318,7 +329,9 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
                                               .on_peer_ready = on_peer_ready,
                                               .on_peer_lost = on_peer_lost,
                                               .on_compute_done = on_compute_done,
-                                              .step = step};
+                                              .step = step,
+                                              .on_orchestrator_lost = on_orchestrator_lost,
+                                              .on_orchestrator_changed = on_orchestrator_changed};
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 

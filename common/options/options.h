@@ -27,6 +27,7 @@ enum gr_command {
     GR_CMD_OPTIONS = 1 << 11,
     GR_CMD_COMPLETION = 1 << 12,
     GR_CMD_CHAT = 1 << 13,
+    GR_CMD_STOP = 1 << 15,
 };
 
 #define GR_SERVE_ADDRESS "127.0.0.1:5055" /* where `graft serve` listens, and clients ask, unless told otherwise */

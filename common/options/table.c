@@ -13,7 +13,7 @@
 #define NEW (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_CHAT) /* what is fixed when a session is opened */
 #define ENGINE (GR_CMD_RUN | GR_CMD_CHAT | GR_CMD_SERVE)
 #define LOOKS (GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_REFRESH)
-#define CLIENT (TURN | LOOKS | GR_CMD_PING | GR_CMD_WAIT)
+#define CLIENT (TURN | LOOKS | GR_CMD_PING | GR_CMD_WAIT | GR_CMD_STOP)
 #define ALL (CLIENT | GR_CMD_SERVE)
 #define TOOLS (GR_CMD_OPTIONS | GR_CMD_COMPLETION)
 #define WORKERS (GR_CMD_TARGET | GR_CMD_DRAFT)
@@ -84,6 +84,10 @@ static const struct gr_option_command commands[] = {
     {GR_CMD_WAIT, "graft", "wait", "[--timeout S] [options]",
      "wait until the workers of a running orchestrator have joined",
      "Waits until a target has joined (and a drafter, if --draft or the configuration names one)."},
+    {GR_CMD_STOP, "graft", "stop", "[--now] [--timeout S] [options]",
+     "ask a running orchestrator to finish its turns and end",
+     "Asks the orchestrator to take no more requests, finish its turns, let its workers go and end; waits until it has "
+     "ended. It does what SIGTERM does there, from any host."},
     {GR_CMD_OPTIONS, "graft", "options", "", "the page of all options of all programs, as Markdown (docs/options.md)",
      NULL},
     {GR_CMD_COMPLETION, "graft", "completion", "bash | zsh", "completion of all programs for a shell, as a script",

@@ -21,10 +21,21 @@
 
 #define RETRY_NS GR_S
 
+/* A signal that is ignored stays so: a descriptor would hear it all the same once it is blocked. */
+static void add_drain(sigset_t *set, int number)
+{
+    struct sigaction now;
+    if (sigaction(number, NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
+        sigaddset(set, number);
+    }
+}
+
 static sigset_t watched(void)
 {
     sigset_t set = gr_program_endings();
     sigaddset(&set, SIGCHLD);
+    add_drain(&set, SIGUSR1);
+    add_drain(&set, SIGUSR2);
     return set;
 }
 
@@ -32,14 +43,14 @@ enum gr_status gr_children_init(struct gr_children *c, const char *key_hex)
 {
     memset(c, 0, sizeof(*c));
     sigset_t set = watched();
+    const sigset_t endings = gr_program_endings();
     sigprocmask(SIG_BLOCK, &set, NULL);
     c->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (c->signal_fd < 0) {
         log_error("signalfd: %s", strerror(errno));
         return GR_EIO;
     }
-    sigdelset(&set, SIGCHLD);
-    GR_TRY(gr_out_guard(&set));
+    GR_TRY(gr_out_guard(&endings));
     strncpy(c->key_hex, key_hex != NULL ? key_hex : "", sizeof(c->key_hex) - 1);
     return GR_OK;
 }
@@ -50,6 +61,8 @@ static void become_child(const struct gr_children *c, const struct gr_child *k, 
     setpgid(0, 0);
     signal(SIGINT, SIG_IGN); /* forgets a ctrl-C that reached the parent's group before the line above */
     signal(SIGINT, SIG_DFL);
+    signal(SIGUSR1, SIG_IGN); /* until the program that it becomes hears them */
+    signal(SIGUSR2, SIG_IGN);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(1); /* the parent died before the line above */
@@ -232,6 +245,8 @@ enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int
     while (read(c->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo != SIGCHLD) {
             *signal_out = (int)info.ssi_signo;
+        }
+        if (info.ssi_signo != SIGCHLD && !gr_program_drained_by(*signal_out)) {
             gr_out_hurry(*signal_out);
         }
     }
@@ -302,7 +317,7 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
         (void)poll(&p, 1, (int)((deadline_ns - now_ns) / GR_MS) + 1);
         struct signalfd_siginfo info;
         while (read(c->signal_fd, &info, sizeof(info)) > 0) {
-            if (info.ssi_signo != SIGCHLD) {
+            if (info.ssi_signo != SIGCHLD && !gr_program_drained_by((int)info.ssi_signo)) {
                 hurry = true;
                 gr_out_hurry((int)info.ssi_signo);
             }

@@ -43,19 +43,20 @@ enum gr_child_event { GR_CHILD_NONE, GR_CHILD_RESTARTED, GR_CHILD_GIVEN_UP, GR_C
 struct gr_children {
     struct gr_child child[GR_CHILD_MAX];
     int n;
-    int signal_fd; /* SIGCHLD, SIGINT, SIGTERM: readable when something came */
+    int signal_fd; /* SIGCHLD, SIGINT, SIGTERM, SIGHUP, drains: readable when something came */
     char key_hex[65];
 };
 
-/* Blocks SIGCHLD, SIGINT and SIGTERM for the process and reads them from signal_fd.
+/* Blocks SIGCHLD, gr_program_endings() and the signals of gr_program_drained_by() for the process and reads them from
+ * signal_fd.
  * key_hex: handed to the children as GRAFT_KEY; NULL: they inherit the environment as it is. */
 GR_NODISCARD enum gr_status gr_children_init(struct gr_children *c, const char *key_hex);
 /* argv: NULL-terminated, copied. */
 GR_NODISCARD enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
                                               const struct gr_child_rule *rule, int *index_out);
-/* Reads one signal. *signal_out: SIGINT or SIGTERM, if one came; else it stays. Returns what happened to a child, if
- * anything. That a child is started again, and that it is back, is logged here; why it was given up is left to the
- * caller. */
+/* Reads the signals that came. *signal_out: the last one but SIGCHLD, if any; else it stays. Returns what happened to a
+ * child, if anything. That a child is started again, and that it is back, is logged here; why it was given up is left
+ * to the caller. */
 enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out);
 /* The child has brought something (a committed token), or nothing was asked of it: its ends so far do not count as
  * fruitless. */

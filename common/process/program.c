@@ -33,6 +33,12 @@ static void fill_standard_descriptors(void)
     }
 }
 
+void gr_program_hear_drains(void)
+{
+    signal(SIGUSR1, SIG_DFL);
+    signal(SIGUSR2, SIG_DFL);
+}
+
 sigset_t gr_program_endings(void)
 {
     sigset_t set;
@@ -68,6 +74,8 @@ void gr_program_begin(void)
 {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+    signal(SIGUSR1, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
     signal(SIGCHLD, SIG_DFL);
     fill_standard_descriptors();
 }

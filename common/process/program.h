@@ -5,6 +5,7 @@
 #include "common/base/status.h"
 
 #include <signal.h>
+#include <stdbool.h>
 
 /* Exit statuses of all programs: 0 done, 1 failed, 2 usage, 128 + the signal that cut a command short (130: SIGINT). */
 #define GR_EXIT_USAGE 2
@@ -23,6 +24,8 @@ const char *gr_program_sibling(const char *name);
  * them, told like any other, instead of signals that end the process.
  * - The end of a child is told, even if the parent ignores SIGCHLD: an ignored signal survives exec, and the kernel
  * then takes the child's status away before anybody has seen it.
+ * - SIGUSR1 and SIGUSR2, which a launcher sends to every process of a job when its time is nearly up, end nobody: who
+ * serves others drains by them (gr_program_drained_by), who is served goes on while that lasts.
  * - Descriptors 0 to 2 that are closed become /dev/null's: else the next file or socket that is opened gets their
  * numbers, and text and log lines go into it. Output that is read-only fails at its first write. */
 void gr_program_begin(void);
@@ -33,5 +36,12 @@ int gr_program_end(int status);
 /* The signals that ask a command to end: SIGINT, SIGTERM and, unless its parent has it ignored (nohup), SIGHUP, which a
  * terminal that goes away sends. */
 sigset_t gr_program_endings(void);
+/* A signal that asks for a drain without a limit of time, and never for haste: SIGUSR1 or SIGUSR2. */
+static inline bool gr_program_drained_by(int signal_number)
+{
+    return signal_number == SIGUSR1 || signal_number == SIGUSR2;
+}
+/* From here on SIGUSR1 and SIGUSR2 reach this process: before gr_children_init() of who serves. */
+void gr_program_hear_drains(void);
 
 #endif

@@ -186,12 +186,28 @@ static bool wait_for_slot(struct gr_drafter *d, const struct gr_msg *m)
     return true;
 }
 
+/* One that nobody has asked for since its orchestrator was lost. */
+static void free_orphan(struct gr_drafter *d)
+{
+    for (int i = 0; i < d->config.n_session_max; i++) {
+        struct session *s = &d->session[i];
+        if (s->state != DRAFT_FREE && s->orphaned && !s->closing) {
+            drafter_free(d, s);
+            return;
+        }
+    }
+}
+
 static void attach(struct gr_drafter *d, const struct gr_msg *m)
 {
     uint32_t peer = 0;
     const struct gr_wishes *w = &m->attach.wishes;
     struct session *s = find_slot(d, m->session);
     forget_waiting(d, m->session); /* an earlier one of the same session */
+    if (s == NULL) {
+        free_orphan(d);
+        s = free_slot(d);
+    }
     if (s == NULL) {
         if (!wait_for_slot(d, m)) {
             drafter_send_error(d, m->session, GR_ELIMIT, "all session slots of the drafter are taken");
@@ -320,6 +336,26 @@ void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status
         if (s->state != DRAFT_FREE && !s->closing && s->peer == peer) {
             tell_troubles(d, s);
             drafter_send_error(d, s->id, why, text);
+            drafter_free(d, s);
+        }
+    }
+}
+
+void gr_drafter_on_orchestrator_lost(struct gr_drafter *d)
+{
+    d->n_waiting = 0;
+    for (int i = 0; i < d->config.n_session_max; i++) {
+        if (d->session[i].state != DRAFT_FREE) {
+            drafter_orphan(&d->session[i]);
+        }
+    }
+}
+
+void gr_drafter_forget_all(struct gr_drafter *d)
+{
+    for (int i = 0; i < d->config.n_session_max; i++) {
+        struct session *s = &d->session[i];
+        if (s->state != DRAFT_FREE && !s->closing) {
             drafter_free(d, s);
         }
     }

@@ -88,6 +88,11 @@ void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *t
  * when it is tried later; else why none will come about. text: what the orchestrator is told of that, NULL: that it is
  * lost. */
 void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status why, const char *text);
+/* The orchestrator is gone. Sessions are followed on, for the target may have not lost it; those that no ATTACH asks
+ * for again give up their slots when others need them. */
+void gr_drafter_on_orchestrator_lost(struct gr_drafter *d);
+/* Another orchestrator, which knows none of them: all sessions go. */
+void gr_drafter_forget_all(struct gr_drafter *d);
 GR_NODISCARD enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,
                                                 uint64_t now_ns);
 void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint64_t now_ns);

@@ -90,6 +90,7 @@ struct session {
     uint64_t id;
     uint32_t epoch, peer;
     bool closing;
+    bool orphaned;                   /* the orchestrator that attached it was lost since: drafter_session.c */
     struct gr_prefix prefix;         /* the committed tokens that are known */
     struct gr_tree_builder *builder; /* owned; the job's while one is in flight */
     struct draft_kv kv;
@@ -227,6 +228,7 @@ void drafter_copy_features(const struct gr_drafter *d, const struct session *s, 
 void drafter_slide(struct gr_drafter *d, struct session *s);
 
 /* ---- drafter_session.c ---- */
+void drafter_orphan(struct session *s);
 void drafter_connect(struct session *s);
 /* The target is asked where to go on, or is answering. */
 void drafter_sync(struct session *s);

@@ -26,8 +26,14 @@ void drafter_free(struct gr_drafter *d, struct session *s)
     *s = empty;
 }
 
+void drafter_orphan(struct session *s)
+{
+    s->orphaned = true;
+}
+
 void drafter_connect(struct session *s)
 {
+    s->orphaned = false;
     s->state = DRAFT_CONNECTING;
 }
 

@@ -1,5 +1,6 @@
 #include "orchestrator/machine/orch.h"
 
+#include "common/base/clock.h"
 #include "common/rules/hash.h"
 #include "common/base/log.h"
 #include "orchestrator/machine/orch_internal.h"
@@ -222,7 +223,7 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     gr_turn_wishes_copy(&s->request.wishes.turn, &turn->wishes);
     s->request.user = turn->user;
     begin_turn(s, keep_len);
-    const bool is_held = s->at.target >= 0 && !s->at.open_after_close;
+    const bool is_held = s->at.target >= 0 && !s->at.open_after_close && !o->worker[s->at.target].leaving;
     if (is_held && orch_lacks_draft(o, s)) {
         orch_open_over(o, s);
     } else if (is_held) {
@@ -529,7 +530,7 @@ static void on_target_error(struct gr_orch *o, struct session *s, const struct g
     } else if (s->state == GR_SESSION_OPENING && m->error.code == (uint32_t)-GR_ELIMIT &&
                is_slot_coming(o, s->at.target)) {
         orch_home_forgot(s);
-        orch_wait(s);
+        orch_wait(s, o->now_ns);
     } else {
         orch_home_forgot(s);
         orch_fail_turn(o, s, m->error.text);
@@ -598,7 +599,7 @@ static bool is_from_worker(enum gr_msg_type type)
 {
     return type == GR_MSG_OPENED || type == GR_MSG_CLOSED || type == GR_MSG_COMMIT || type == GR_MSG_PROGRESS ||
            type == GR_MSG_EVICTED || type == GR_MSG_ATTACHED || type == GR_MSG_DRAFT_STATS || type == GR_MSG_ERROR ||
-           type == GR_MSG_DRAFT_TROUBLE || type == GR_MSG_PONG;
+           type == GR_MSG_DRAFT_TROUBLE || type == GR_MSG_PONG || type == GR_MSG_DRAIN;
 }
 
 enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
@@ -612,6 +613,10 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
     }
     if (m->type == GR_MSG_PONG) {
         orch_on_pong(o, worker, m, now_ns);
+        return GR_OK;
+    }
+    if (m->type == GR_MSG_DRAIN) {
+        orch_leave(o, worker);
         return GR_OK;
     }
     struct session *s = orch_find(o, m->session);
@@ -642,6 +647,35 @@ static uint64_t step_drafters(struct gr_orch *o)
     return next_ns;
 }
 
+static void give_turn_up(struct gr_orch *o, struct session *s)
+{
+    char text[GR_MSG_TEXT_MAX];
+    const uint64_t waited_s = o->config.queue_timeout_ns / GR_S;
+    snprintf(text, sizeof(text),
+             gr_orch_n_worker(o, GR_WORKER_TARGET) == 0
+                 ? "no target: none was there for %" PRIu64 " s (--queue-timeout)"
+                 : "no target: none has taken this turn for %" PRIu64 " s (--queue-timeout)",
+             waited_s);
+    log_warn("session %" PRIu64 ": %s; its turn is given up", s->id, text);
+    orch_fail_turn(o, s, text);
+}
+
+/* Turns that no target takes. */
+static uint64_t step_waiting(struct gr_orch *o, uint64_t now_ns)
+{
+    const uint64_t limit_ns = o->config.queue_timeout_ns;
+    uint64_t next_ns = UINT64_MAX;
+    for (int i = 0; limit_ns > 0 && i < GR_ORCH_SESSION_MAX; i++) {
+        struct session *s = &o->session[i];
+        if (s->state == GR_SESSION_WAITING && now_ns - s->turn.wait_since_ns >= limit_ns) {
+            give_turn_up(o, s);
+        } else if (s->state == GR_SESSION_WAITING) {
+            next_ns = GR_MIN(next_ns, s->turn.wait_since_ns + limit_ns);
+        }
+    }
+    return next_ns;
+}
+
 static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
 {
     const uint64_t ttl_ns = o->config.session_ttl_ns;
@@ -661,9 +695,11 @@ uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
 {
     o->now_ns = now_ns;
     const uint64_t worker_ns = orch_step_workers(o, now_ns);
+    const uint64_t waiting_ns = step_waiting(o, now_ns);
     const uint64_t session_ns = step_sessions(o, now_ns);
     const uint64_t drafter_ns = step_drafters(o);
-    return GR_MIN(GR_MIN(worker_ns, session_ns), drafter_ns);
+    orch_let_go(o);
+    return GR_MIN(GR_MIN(worker_ns, drafter_ns), GR_MIN(waiting_ns, session_ns));
 }
 
 /* ---- looking in ---- */

@@ -34,10 +34,11 @@ enum gr_session_state {
 struct gr_orch_config {
     uint64_t session_ttl_ns;                    /* an idle session is closed after this */
     uint64_t ping_interval_ns, ping_timeout_ns; /* a worker silent for ping_timeout_ns is taken as lost */
-    uint32_t n_session_max;                     /* at most GR_ORCH_SESSION_MAX */
-    bool force_single_token;                    /* drafters stay attached, the target verifies no trees */
-    bool disable_multi_token;                   /* no drafter at all */
-    bool disable_specpv;                        /* full verification for every session */
+    uint64_t queue_timeout_ns;  /* a turn that no target has taken for so long fails; 0: it waits for ever */
+    uint32_t n_session_max;     /* at most GR_ORCH_SESSION_MAX */
+    bool force_single_token;    /* drafters stay attached, the target verifies no trees */
+    bool disable_multi_token;   /* no drafter at all */
+    bool disable_specpv;        /* full verification for every session */
     bool require_same_numerics; /* a session with generated text is never opened at a target of another numerics_id */
 };
 
@@ -166,9 +167,12 @@ GR_NODISCARD enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uin
 const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, uint64_t *rtt_ns_out,
                                             uint32_t *n_session_out);
 uint32_t gr_orch_n_refused(const struct gr_orch *o);
+/* Workers of a role that have joined and are not leaving. */
+uint32_t gr_orch_n_worker(const struct gr_orch *o, enum gr_worker_role role);
 
-/* Does what time brings: pings, silent workers, session_ttl. Returns when to call again at the latest (UINT64_MAX: not
- * before something happens). Messages that have arrived are handed in before it is called. */
+/* Does what time brings: pings, silent workers, session_ttl, queue_timeout; lets go of workers that leave. Returns when
+ * to call again at the latest (UINT64_MAX: not before something happens). Messages that have arrived are handed in
+ * before it is called. */
 uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns);
 
 #endif

@@ -50,6 +50,7 @@ struct session_turn {
     enum gr_finish finish;
     char text[GR_MSG_TEXT_MAX];
     uint64_t idle_since_ns;
+    uint64_t wait_since_ns; /* since when no target runs the turn; 0: one does */
 };
 
 struct session {
@@ -71,6 +72,8 @@ struct ping {
 
 struct worker {
     bool joined;
+    bool leaving; /* it has asked to be let go: no session begins with it, or goes on with it in a turn to come */
+    bool let_go;  /* it was told to end */
     struct gr_worker_info info;
     struct ping ping[PING_MAX]; /* on their way, oldest first: PONGs come in order */
     uint32_t n_ping;
@@ -97,7 +100,7 @@ void orch_turn_reopened(struct session *s);
 void orch_turn_finish_as(struct session *s, enum gr_finish finish);
 void orch_turn_say(struct session *s, const char *text);
 /* States: */
-void orch_wait(struct session *s);
+void orch_wait(struct session *s, uint64_t now_ns);
 void orch_opening(struct session *s);
 void orch_running(struct session *s);
 void orch_closing(struct session *s);
@@ -184,5 +187,9 @@ void orch_finish_if_released(struct gr_orch *o, struct session *s);
 void orch_heard(struct gr_orch *o, uint32_t worker, uint64_t now_ns);
 void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns);
 uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns);
+/* The worker wants to end. */
+void orch_leave(struct gr_orch *o, uint32_t worker);
+/* Tells those that want to end, and that no turn needs any more, to do so. */
+void orch_let_go(struct gr_orch *o);
 
 #endif

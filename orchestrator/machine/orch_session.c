@@ -10,7 +10,7 @@
 int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role)
 {
     for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        if (o->worker[i].joined && o->worker[i].info.role == role) {
+        if (o->worker[i].joined && !o->worker[i].leaving && o->worker[i].info.role == role) {
             return i;
         }
     }
@@ -125,7 +125,7 @@ void orch_open(struct gr_orch *o, struct session *s)
 {
     const int target = orch_find_worker(o, GR_WORKER_TARGET);
     char text[GR_MSG_TEXT_MAX];
-    orch_wait(s);
+    orch_wait(s, o->now_ns);
     if (target < 0) {
         return;
     }

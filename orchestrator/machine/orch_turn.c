@@ -15,6 +15,7 @@ void orch_turn_begin(struct session *s, uint32_t base)
     t->len = t->transcript.len;
     t->n_fallback = t->n_reopen = 0;
     t->is_open = true;
+    t->wait_since_ns = 0;
     gr_metrics_begin_turn(&s->metrics, t->len - base);
 }
 
@@ -39,9 +40,10 @@ void orch_turn_over(struct session *s)
     s->turn.is_open = false;
 }
 
-void orch_wait(struct session *s)
+void orch_wait(struct session *s, uint64_t now_ns)
 {
     s->state = GR_SESSION_WAITING;
+    s->turn.wait_since_ns = s->turn.wait_since_ns == 0 ? now_ns : s->turn.wait_since_ns;
 }
 
 void orch_opening(struct session *s)
@@ -52,6 +54,7 @@ void orch_opening(struct session *s)
 void orch_running(struct session *s)
 {
     s->state = GR_SESSION_RUNNING;
+    s->turn.wait_since_ns = 0;
 }
 
 void orch_closing(struct session *s)

@@ -168,6 +168,50 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     }
 }
 
+/* ---- leaving ---- */
+
+void orch_leave(struct gr_orch *o, uint32_t worker)
+{
+    struct worker *w = &o->worker[worker];
+    if (!w->leaving) {
+        log_info("%s worker %u leaves when its turns are over", role_name(w->info.role), worker + 1);
+    }
+    w->leaving = true;
+}
+
+/* A turn goes on with it, or an answer of it is awaited. */
+static bool is_needed(const struct gr_orch *o, int worker)
+{
+    bool needed = false;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        const struct session *s = &o->session[i];
+        const bool works = s->at.target == worker || s->with.drafter == worker;
+        const bool owes = s->with.n_stats_owed > 0 && s->with.stats_from == worker;
+        needed = needed || (s->state != GR_SESSION_FREE && ((s->turn.is_open && works) || owes));
+    }
+    return needed;
+}
+
+void orch_let_go(struct gr_orch *o)
+{
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        struct worker *w = &o->worker[i];
+        if (w->joined && w->leaving && !w->let_go && !is_needed(o, i)) {
+            w->let_go = true;
+            o->io.send(o->io.ctx, (uint32_t)i, &(struct gr_msg){.type = GR_MSG_DRAIN});
+        }
+    }
+}
+
+uint32_t gr_orch_n_worker(const struct gr_orch *o, enum gr_worker_role role)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        n += o->worker[i].joined && !o->worker[i].leaving && o->worker[i].info.role == role;
+    }
+    return n;
+}
+
 /* ---- pings ---- */
 
 static enum gr_status send_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns)

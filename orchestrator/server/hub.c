@@ -23,6 +23,7 @@ struct link {
     bool joined;                /* workers: JOIN has come */
     bool broken;                /* to be dropped: its queue is full */
     bool drained;               /* it has been told to end */
+    uint64_t incarnation;       /* workers: JOIN's */
     enum gr_worker_role role;
     char host_id[48];
     char peer[GR_HOST_NAME_MAX]; /* numeric address that it comes from */
@@ -172,6 +173,16 @@ static enum gr_status check_data_path(const struct gr_hub *h, const struct link 
     return GR_OK;
 }
 
+/* A worker that comes back has lost the link that it had, whether that has shown here or not. */
+static void drop_earlier_link(struct gr_hub *h, uint32_t worker, uint64_t incarnation)
+{
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        if (i != worker && h->link[i].joined && h->link[i].incarnation == incarnation) {
+            lose_worker(h, i);
+        }
+    }
+}
+
 static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr_msg *m)
 {
     struct link *l = &h->link[worker];
@@ -195,6 +206,8 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
     l->pid = m->join.pid;
     memcpy(info.numerics_id, m->join.numerics_id, sizeof(info.numerics_id));
     memcpy(info.host_id, l->host_id, sizeof(info.host_id));
+    l->incarnation = m->join.incarnation;
+    drop_earlier_link(h, worker, l->incarnation);
     const enum gr_status st = gr_orch_join(h->orch, worker, &info, gr_clock_ns());
     if (st != GR_OK) {
         enum gr_status flushed = gr_control_flush(l->control); /* the reason, before the link is closed */
@@ -502,6 +515,15 @@ void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
         ssize_t got = read(h->wake_fd, &count, sizeof(count));
         (void)got;
     }
+}
+
+int gr_hub_n_client(const struct gr_hub *h)
+{
+    int n = 0;
+    for (int i = 0; i < GR_CLIENT_MAX; i++) {
+        n += h->client[i].control != NULL;
+    }
+    return n;
 }
 
 static void drain_role(struct gr_hub *h, enum gr_worker_role role)

@@ -43,6 +43,7 @@ struct gr_orch *gr_hub_orch(struct gr_hub *h);
 void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd);
 /* Queues a message to a client. A client whose queue is full does not read: it is cut off, a little later. */
 void gr_hub_send_client(struct gr_hub *h, uint32_t client, const struct gr_msg *m);
+int gr_hub_n_client(const struct gr_hub *h);
 /* Asks every worker to finish and exit. */
 void gr_hub_drain(struct gr_hub *h);
 /* Ends the hub and the workers that are children: DRAIN, and SIGTERM where some have not joined, since who still loads

@@ -145,6 +145,18 @@ void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns)
     }
 }
 
+void gr_target_forget_all(struct gr_target *t)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *s = &t->session[i];
+        if (s->state != SESSION_FREE && s->flight.in_pass) {
+            s->closing = true;
+        } else if (s->state != SESSION_FREE) {
+            target_free_session(t, s);
+        }
+    }
+}
+
 uint64_t gr_target_step(struct gr_target *t, uint64_t now_ns)
 {
     for (int i = 0; i < t->config.n_session_max; i++) {

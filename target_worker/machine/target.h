@@ -91,6 +91,8 @@ GR_NODISCARD enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t pee
 void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer);
 /* The orchestrator is gone: its turns end; the sessions stay idle for one that opens them again. */
 void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns);
+/* Another orchestrator, which knows none of them: all sessions go, those of a pass when it is done. */
+void gr_target_forget_all(struct gr_target *t);
 void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns);
 /* Starts a pass when one is due and sends what waited for credit. Returns when to call again at the latest
  * (UINT64_MAX: when something happens). Call it after every batch of events. */

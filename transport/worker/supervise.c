@@ -16,6 +16,11 @@
 
 static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 30 * GR_S}, .status_0_ends = true};
 
+bool gr_supervise_is_child(void)
+{
+    return getenv(SUPERVISED_VARIABLE) != NULL;
+}
+
 static bool is_flag(const char *arg)
 {
     return strcmp(arg, "--supervise") == 0;
@@ -47,46 +52,71 @@ static enum gr_status start(struct gr_children *c, const char *name, int argc, c
         }
         child[n++] = argv[i];
     }
+    gr_program_hear_drains();
     GR_TRY(gr_children_init(c, NULL));
     return gr_children_start(c, name, child, &rule, &index);
 }
 
+struct supervisor {
+    struct gr_children children;
+    bool leaving;     /* the worker has been told to end or to drain: its next end is the last */
+    bool told_to_end; /* by a signal of which a second one ends it at once */
+};
+
 /* -1: go on; else the status to end with. */
-static int handle(struct gr_children *c)
+static int hand_on(struct supervisor *s, int signal_number)
+{
+    const bool ends = !gr_program_drained_by(signal_number);
+    const bool at_once = ends && s->told_to_end;
+    s->leaving = true;
+    s->told_to_end = s->told_to_end || ends;
+    gr_children_signal(&s->children, signal_number);
+    if (at_once) {
+        return GR_EXIT_SIGNAL + signal_number;
+    }
+    return s->children.child[0].pid == 0 ? 0 : -1; /* between two lives there is nothing to finish */
+}
+
+/* -1: go on; else the status to end with. */
+static int handle(struct supervisor *s)
 {
     int signal_number = 0;
     int index = 0;
-    const enum gr_child_event e = gr_children_poll(c, &signal_number, &index);
-    if (signal_number != 0) {
-        return 0;
+    const enum gr_child_event e = gr_children_poll(&s->children, &signal_number, &index);
+    const int status = signal_number != 0 ? hand_on(s, signal_number) : -1;
+    if (e == GR_CHILD_NONE || status >= 0) {
+        return status;
     }
-    return e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP ? c->child[index].exit_status : -1;
+    const int its = s->children.child[index].exit_status;
+    if (e == GR_CHILD_RESTARTED) {
+        return s->leaving ? GR_MAX(its, 1) : -1;
+    }
+    return its;
 }
 
 int gr_supervise_run(const char *name, int argc, char **argv)
 {
-    struct gr_children c;
+    struct supervisor s = {0};
     setenv(SUPERVISED_VARIABLE, "1", 1);
     gr_log_place();
-    if (start(&c, name, argc, argv) != GR_OK) {
+    if (start(&s.children, name, argc, argv) != GR_OK) {
         return 1;
     }
     int status = -1;
     while (status < 0) {
-        const int wait_ms = gr_children_restart(&c, gr_clock_ns());
-        struct pollfd p = {.fd = c.signal_fd, .events = POLLIN};
+        const int wait_ms = gr_children_restart(&s.children, gr_clock_ns());
+        struct pollfd p = {.fd = s.children.signal_fd, .events = POLLIN};
         (void)poll(&p, 1, wait_ms);
-        status = handle(&c);
+        status = handle(&s);
     }
-    gr_children_signal(&c, SIGTERM);
-    gr_children_finish(&c, GRACE_MS);
+    gr_children_finish(&s.children, GRACE_MS);
     return status;
 }
 
 int gr_supervise_exit_status(enum gr_status st)
 {
     if (st == GR_ECLOSED) {
-        return getenv(SUPERVISED_VARIABLE) != NULL ? GR_EXIT_ORCHESTRATOR_LOST : 0;
+        return GR_EXIT_ORCHESTRATOR_LOST;
     }
     return st == GR_OK ? 0 : st == GR_ECUDA ? GR_CHILD_EXIT_AGAIN : gr_program_refused(st);
 }

@@ -13,6 +13,8 @@
 #include "transport/segment.h"
 #include "transport/net.h"
 #include "transport/worker/call.h"
+#include "transport/worker/rejoin.h"
+#include "transport/worker/supervise.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -26,12 +28,17 @@
 
 #define HANDSHAKE_TIMEOUT_MS 10000 /* from connecting to the proof, as the side that connects sees it */
 #define JOIN_PATIENCE_S 60         /* how long an orchestrator is looked for unless GRAFT_JOIN_TIMEOUT says otherwise */
-#define LOOKS_PER_POLL 64u         /* looks at the connections between two system calls, while it spins */
+#define NEVER UINT64_MAX
+#define NO_LIMIT (UINT64_MAX - 1)
+#define LOOKS_PER_POLL 64u /* looks at the connections between two system calls, while it spins */
 /* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
  * half, so that drafters that lost one target do not come back in step. */
 #define RETRY_MS_MIN 50u
 #define RETRY_MS_MAX 2000u
 #define RETRY_PATIENCE (60 * GR_S) /* then the peer is given up */
+/* An orchestrator that pings and then is silent for so long is lost: twice what it waits for a worker itself, so that
+ * of a link that is down it is the first to say so. */
+#define ORCHESTRATOR_SILENCE (10 * GR_S)
 
 enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_WAITING, PEER_READY }; /* the I/O loop's alone */
 enum outcome { OUTCOME_NONE, OUTCOME_OPEN, OUTCOME_FAILED };
@@ -58,7 +65,15 @@ struct peer {
 struct gr_worker_io {
     struct gr_worker_config config;
     struct gr_worker_machine machine;
-    struct gr_control *control;
+    struct gr_control *control; /* NULL: the orchestrator is away, and searched for */
+    struct gr_rejoin *rejoin;
+    uint64_t orchestrator;   /* its incarnation */
+    uint64_t heard_ns;       /* when it said something last */
+    bool heard, pinged;      /* on this link */
+    uint64_t search_ns;      /* when to look again for one that is away */
+    uint64_t leave_limit_ns; /* a signal handler's; NEVER: none asked */
+    uint64_t leave_end_ns;   /* from when the loop heard of it; NEVER: it may stay */
+    bool leave_sent;
     struct gr_compute *compute;
     uint64_t progress_ns; /* when something happened last; with config.spin_ns */
     unsigned n_spin;
@@ -70,7 +85,7 @@ struct gr_worker_io {
     uint32_t n_known;
     char told[GR_PEER_MAX][GR_MSG_TEXT_MAX]; /* addresses whose failure has been told; empty: free */
     uint32_t n_told;
-    bool drained, control_lost, refused, compute_busy, stopping;
+    bool drained, control_lost, refused, compute_busy, done;
     enum gr_status failure;
     pthread_mutex_t lock; /* of what the hand-shake threads hand over */
     int n_handshake;      /* threads alive, under the lock */
@@ -441,16 +456,21 @@ void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t byte
 
 /* ---- control and compute ---- */
 
+static bool has_link(const struct gr_worker_io *w)
+{
+    return w->control != NULL && !w->control_lost;
+}
+
 void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m)
 {
-    if (!w->control_lost && gr_control_send(w->control, m) != GR_OK) {
+    if (has_link(w) && gr_control_send(w->control, m) != GR_OK) {
         w->control_lost = true;
     }
 }
 
 size_t gr_worker_io_msg_room(const struct gr_worker_io *w)
 {
-    return w->control_lost ? 0 : gr_control_room(w->control);
+    return has_link(w) ? gr_control_room(w->control) : 0;
 }
 
 void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more)
@@ -459,10 +479,21 @@ void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *a
     gr_compute_post(w->compute, fn, arg, more);
 }
 
+static void note_word(struct gr_worker_io *w, const struct gr_msg *m, uint64_t now_ns)
+{
+    w->heard_ns = now_ns;
+    w->pinged = w->pinged || m->type == GR_MSG_PING;
+    if (m->type != GR_MSG_ERROR) {
+        w->heard = true;
+        gr_rejoin_stands(w->rejoin);
+        gr_joined_tell();
+    }
+}
+
 static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
 {
     bool progress = false;
-    for (;;) {
+    while (has_link(w)) {
         struct gr_msg m;
         const enum gr_status st = gr_control_recv(w->control, &m);
         if (st == GR_AGAIN) {
@@ -473,9 +504,7 @@ static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
             w->control_lost = true;
             return true;
         }
-        if (m.type != GR_MSG_ERROR) {
-            gr_joined_tell();
-        }
+        note_word(w, &m, now_ns);
         if (m.type == GR_MSG_DRAIN) {
             w->drained = true;
         } else if (m.type == GR_MSG_ERROR) { /* the only one that an orchestrator sends: it does not take this worker */
@@ -486,6 +515,128 @@ static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
         }
         gr_msg_finish(&m);
     }
+    return progress;
+}
+
+/* ---- an orchestrator that is away ---- */
+
+/* The link has broken, or nothing comes over it any more. */
+static void lose_orchestrator(struct gr_worker_io *w, uint64_t now_ns)
+{
+    gr_control_destroy(w->control);
+    w->control = NULL;
+    w->control_lost = false;
+    if (w->leave_end_ns != NEVER) { /* its turns were that one's */
+        w->done = true;
+        return;
+    }
+    if (w->heard) {
+        log_warn("the orchestrator at %s is away; sessions are kept, and it is tried again%s", w->config.join,
+                 w->config.rejoin_patience_ns == UINT64_MAX ? "" : " for as long as --join-timeout says");
+    }
+    gr_rejoin_begin(w->rejoin, now_ns);
+    w->search_ns = now_ns;
+    if (w->machine.on_orchestrator_lost != NULL) {
+        w->machine.on_orchestrator_lost(w->machine.ctx, now_ns);
+    }
+}
+
+static bool is_silent(const struct gr_worker_io *w, uint64_t now_ns)
+{
+    return w->pinged && now_ns - w->heard_ns >= ORCHESTRATOR_SILENCE;
+}
+
+static enum gr_status begin_link(struct gr_worker_io *w, int fd, const struct gr_hello *peer, uint64_t now_ns)
+{
+    const enum gr_status st = gr_control_create(fd, &w->control);
+    if (st != GR_OK) {
+        close(fd);
+        return st;
+    }
+    w->orchestrator = peer->incarnation;
+    w->heard = w->pinged = w->leave_sent = false;
+    w->heard_ns = now_ns;
+    return gr_control_send(w->control, &w->config.join_msg);
+}
+
+static void join_again(struct gr_worker_io *w, int fd, const struct gr_hello *peer, uint64_t now_ns)
+{
+    const bool changed = peer->incarnation != w->orchestrator;
+    if (changed && w->machine.on_orchestrator_changed != NULL) {
+        w->machine.on_orchestrator_changed(w->machine.ctx, now_ns);
+    }
+    log_warn("joining the orchestrator at %s again%s", w->config.join,
+             changed ? ": it is another one, and its sessions begin anew" : "");
+    if (begin_link(w, fd, peer, now_ns) != GR_OK) {
+        w->control_lost = true;
+    }
+}
+
+/* No job is in flight: a session that a loss has ended in its pass is idle by now, and may be opened again. */
+static bool search(struct gr_worker_io *w, uint64_t now_ns)
+{
+    struct gr_hello peer;
+    int fd = -1;
+    if (w->control != NULL || w->compute_busy || w->done) {
+        return false;
+    }
+    const enum gr_status st = gr_rejoin_step(w->rejoin, now_ns, &fd, &peer, &w->search_ns);
+    if (st == GR_OK) {
+        join_again(w, fd, &peer, now_ns);
+    } else if (st != GR_AGAIN) {
+        w->failure = GR_ECLOSED;
+        w->done = true;
+    }
+    return st != GR_AGAIN;
+}
+
+static bool watch_orchestrator(struct gr_worker_io *w, uint64_t now_ns)
+{
+    if (w->control != NULL && is_silent(w, now_ns)) {
+        w->control_lost = true;
+    }
+    if (w->control_lost && !w->drained && !w->refused) {
+        lose_orchestrator(w, now_ns);
+    }
+    return search(w, now_ns);
+}
+
+/* ---- leaving ---- */
+
+/* Asks to be let go; who was never heard of, or has nobody to ask, owes nothing. */
+static void ask_to_leave(struct gr_worker_io *w)
+{
+    if (!has_link(w) || !w->heard) {
+        w->done = true;
+    } else if (!w->leave_sent) {
+        w->leave_sent = true;
+        gr_worker_io_send_msg(w, &(struct gr_msg){.type = GR_MSG_DRAIN});
+    }
+}
+
+static void leave(struct gr_worker_io *w, uint64_t now_ns)
+{
+    if (__atomic_load_n(&w->leave_limit_ns, __ATOMIC_ACQUIRE) != NEVER) {
+        const uint64_t limit_ns = __atomic_exchange_n(&w->leave_limit_ns, NEVER, __ATOMIC_ACQ_REL);
+        const uint64_t end_ns = limit_ns == NO_LIMIT ? NO_LIMIT : now_ns + limit_ns;
+        w->leave_end_ns = GR_MIN(w->leave_end_ns, end_ns);
+        ask_to_leave(w);
+    }
+    if (now_ns >= w->leave_end_ns && !w->done) {
+        log_error("the turns of this worker have not ended in time (--drain-timeout): it ends without them");
+        w->failure = GR_ETIMEDOUT;
+        w->done = true;
+    }
+}
+
+void gr_worker_io_leave(struct gr_worker_io *w, uint64_t limit_ns)
+{
+    limit_ns = GR_MIN(limit_ns, NO_LIMIT);
+    uint64_t before = __atomic_load_n(&w->leave_limit_ns, __ATOMIC_ACQUIRE);
+    while (limit_ns < before && !__atomic_compare_exchange_n(&w->leave_limit_ns, &before, limit_ns, false,
+                                                             __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+    wake(w);
 }
 
 /* ---- the loop ---- */
@@ -506,6 +657,8 @@ static bool pump(struct gr_worker_io *w)
         gr_no_alloc_end();
         progress = true;
     }
+    progress |= watch_orchestrator(w, gr_clock_ns());
+    leave(w, gr_clock_ns());
     const uint64_t frames_ns = gr_clock_ns(); /* time never runs backwards for the machine */
     for (int i = 0; i < GR_PEER_MAX; i++) {
         if (w->peer[i].state == PEER_READY && !w->drained) {
@@ -525,7 +678,7 @@ static bool flush_all(struct gr_worker_io *w)
         }
     }
     const size_t room = gr_worker_io_msg_room(w);
-    if (!w->control_lost && gr_control_flush(w->control) == GR_ECLOSED) {
+    if (has_link(w) && gr_control_flush(w->control) == GR_ECLOSED) {
         w->control_lost = true;
     }
     return gr_worker_io_msg_room(w) > room;
@@ -537,17 +690,28 @@ static bool spins_on(struct gr_worker_io *w, uint64_t now_ns)
     return now_ns - w->progress_ns < w->config.spin_ns && ++w->n_spin % LOOKS_PER_POLL != 0;
 }
 
+/* When its silence is too long, or it is to be looked for again. */
+static uint64_t orchestrator_due_ns(const struct gr_worker_io *w)
+{
+    if (w->control == NULL) {
+        return w->compute_busy ? UINT64_MAX : w->search_ns;
+    }
+    return w->pinged ? w->heard_ns + ORCHESTRATOR_SILENCE : UINT64_MAX;
+}
+
 static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
 {
     struct pollfd fds[GR_PEER_MAX + 4];
     nfds_t n = 0;
-    fds[n++] = (struct pollfd){.fd = gr_control_fd(w->control), .events = gr_control_events(w->control)};
+    fds[n++] = (struct pollfd){.fd = has_link(w) ? gr_control_fd(w->control) : -1,
+                               .events = has_link(w) ? gr_control_events(w->control) : 0};
     fds[n++] = (struct pollfd){.fd = w->wake_fd, .events = POLLIN};
     fds[n++] = (struct pollfd){.fd = gr_compute_fd(w->compute), .events = POLLIN};
     const uint64_t now_ns = gr_clock_ns();
-    if (spins_on(w, now_ns)) {
+    if (spins_on(w, now_ns) || w->control_lost || w->done) {
         return;
     }
+    wake_ns = GR_MIN(GR_MIN(wake_ns, w->leave_end_ns), orchestrator_due_ns(w));
     wake_ns = now_ns - w->progress_ns < w->config.spin_ns ? now_ns : wake_ns;
     if (w->gate != NULL) {
         fds[n++] = (struct pollfd){.fd = gr_gate_poll_fd(w->gate, now_ns), .events = POLLIN};
@@ -580,7 +744,7 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
 
 enum gr_status gr_worker_io_run(struct gr_worker_io *w)
 {
-    while (!w->drained && !w->control_lost && !w->refused && !__atomic_load_n(&w->stopping, __ATOMIC_ACQUIRE)) {
+    while (!w->drained && !w->refused && !w->done) {
         const bool progress = pump(w);
         gr_no_alloc_begin();
         const uint64_t wake_ns = w->machine.step(w->machine.ctx, gr_clock_ns());
@@ -596,26 +760,13 @@ enum gr_status gr_worker_io_run(struct gr_worker_io *w)
     if (w->failure != GR_OK) {
         return w->failure;
     }
-    if (w->refused) {
-        return GR_EMISMATCH;
-    }
-    if (w->control_lost && !w->drained) {
-        log_info("the orchestrator is gone");
-        return GR_ECLOSED;
-    }
-    return GR_OK;
-}
-
-void gr_worker_io_stop(struct gr_worker_io *w)
-{
-    __atomic_store_n(&w->stopping, true, __ATOMIC_RELEASE);
-    wake(w);
+    return w->refused ? GR_EMISMATCH : GR_OK;
 }
 
 void gr_worker_io_fail(struct gr_worker_io *w, enum gr_status status)
 {
     w->failure = status;
-    gr_worker_io_stop(w);
+    w->done = true;
 }
 
 /* ---- life ---- */
@@ -630,6 +781,7 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
         return GR_EINVAL;
     }
     c->join_patience_ms = (int)patience_s * 1000;
+    c->rejoin_patience_ns = gr_supervise_is_child() ? UINT64_MAX : (uint64_t)patience_s * GR_S;
     GR_TRY(gr_cluster_name(true, cluster));
     const enum gr_status st = gr_key_from_env(c->key);
     if (st == GR_ENOTFOUND) {
@@ -672,28 +824,35 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
     return GR_OK;
 }
 
-static enum gr_status reach_orchestrator(struct gr_worker_io *w)
+static enum gr_status reach_orchestrator(const struct gr_worker_io *w, int *fd_out, struct gr_hello *peer_out)
 {
-    int fd = -1;
-    struct gr_hello peer;
-    GR_TRY(gr_tcp_connect_patiently(w->config.join, w->config.join_patience_ms, 0, &fd));
-    enum gr_status st = gr_hello_call(fd, &w->config.hello, w->config.key, w->config.handshake_timeout_ms, &peer);
-    if (st == GR_OK) {
-        st = gr_control_create(fd, &w->control);
-    }
+    const struct gr_worker_config *c = &w->config;
+    GR_TRY(gr_tcp_connect_patiently(c->join, c->join_patience_ms, 0, fd_out));
+    const enum gr_status st = gr_hello_call(*fd_out, &c->hello, c->key, c->handshake_timeout_ms, peer_out);
     if (st != GR_OK) {
-        close(fd);
+        close(*fd_out);
         return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
     }
     return GR_OK;
 }
 
+static enum gr_status prepare_search(struct gr_worker_io *w)
+{
+    const struct gr_rejoin_config c = {.address = w->config.join,
+                                       .hello = &w->config.hello,
+                                       .key = w->config.key,
+                                       .timeout_ms = w->config.handshake_timeout_ms,
+                                       .wake_fd = w->wake_fd,
+                                       .patience_ns = w->config.rejoin_patience_ns};
+    return gr_rejoin_create(&c, &w->rejoin);
+}
+
 /* ---- where drafters come ---- */
 
-static void announce(struct gr_worker_io *w, const char *bound, const char *own)
+static void announce(struct gr_worker_io *w, int fd, const char *bound, const char *own)
 {
     char *list = w->config.join_msg.join.address;
-    gr_reach_list(bound, gr_control_fd(w->control), list);
+    gr_reach_list(bound, fd, list);
     if (gr_reach_is_local(list) && !gr_reach_is_loopback(own)) {
         log_warn(
             "drafters are told %s, which leads other hosts to themselves, and the orchestrator is on another host: "
@@ -702,7 +861,8 @@ static void announce(struct gr_worker_io *w, const char *bound, const char *own)
     }
 }
 
-static enum gr_status open_gate(struct gr_worker_io *w)
+/* fd: the socket to the orchestrator, which tells by which address others reach this host. */
+static enum gr_status open_gate(struct gr_worker_io *w, int fd)
 {
     struct gr_worker_config *c = &w->config;
     char bound[64], own[64], address[300];
@@ -712,7 +872,7 @@ static enum gr_status open_gate(struct gr_worker_io *w)
                                   .opens = true,
                                   .timeout_ms = GR_MIN(c->handshake_timeout_ms, GR_ACCEPT_TIMEOUT_MS),
                                   .forced = c->forced_transport};
-    gr_sock_own_text(gr_control_fd(w->control), own);
+    gr_sock_own_text(fd, own);
     gr_reach_listen(c->listen, own, address);
     GR_TRY(gr_tcp_listen(address, &gate.listen_fd, bound));
     const enum gr_status st = gr_gate_create(&gate, &w->gate);
@@ -720,8 +880,21 @@ static enum gr_status open_gate(struct gr_worker_io *w)
         close(gate.listen_fd);
         return st;
     }
-    announce(w, bound, own);
+    announce(w, fd, bound, own);
     return GR_OK;
+}
+
+static enum gr_status join_orchestrator(struct gr_worker_io *w)
+{
+    struct gr_hello peer;
+    int fd = -1;
+    GR_TRY(reach_orchestrator(w, &fd, &peer));
+    const enum gr_status st = w->config.listen != NULL ? open_gate(w, fd) : GR_OK;
+    if (st != GR_OK) {
+        close(fd);
+        return st;
+    }
+    return begin_link(w, fd, &peer, gr_clock_ns());
 }
 
 static enum gr_status init(struct gr_worker_io *w)
@@ -736,15 +909,12 @@ static enum gr_status init(struct gr_worker_io *w)
     (void)gr_segment_sweep();
     randombytes_buf(&c->hello.incarnation, sizeof(c->hello.incarnation));
     c->join_msg.join.incarnation = c->hello.incarnation;
+    GR_TRY(prepare_search(w));
     GR_TRY(gr_compute_create("graft-compute", c->spin_ns, &w->compute));
     if (c->loop_conn != NULL) {
         w->peer[0] = (struct peer){.state = PEER_READY, .id = ++w->next_peer_id, .conn = c->loop_conn};
     }
-    GR_TRY(reach_orchestrator(w));
-    if (c->listen != NULL) {
-        GR_TRY(open_gate(w));
-    }
-    return gr_control_send(w->control, &c->join_msg);
+    return join_orchestrator(w);
 }
 
 enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const struct gr_worker_machine *machine,
@@ -759,6 +929,7 @@ enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const 
     w->config = *config;
     w->machine = *machine;
     w->wake_fd = -1;
+    w->leave_limit_ns = w->leave_end_ns = NEVER;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->handshake_done, NULL);
     enum gr_status st = init(w);
@@ -787,6 +958,7 @@ void gr_worker_io_destroy(struct gr_worker_io *w)
         gr_conn_close(p->state == PEER_HANDSHAKE ? p->new_conn : p->conn);
     }
     gr_control_destroy(w->control);
+    gr_rejoin_destroy(w->rejoin);
     if (w->wake_fd >= 0) {
         close(w->wake_fd);
     }

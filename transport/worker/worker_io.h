@@ -22,8 +22,9 @@ struct gr_worker_config {
     int forced_transport;   /* enum gr_transport_kind or -1 */
     struct gr_conn *loop_conn; /* co-located pair: the other half lives in this process; taken. NULL: none */
     int handshake_timeout_ms;
-    int join_patience_ms; /* how long to try while no orchestrator listens at `join` */
-    uint64_t spin_ns;     /* the loop and the compute thread sleep only when so long nothing has happened */
+    int join_patience_ms;        /* how long to try while no orchestrator listens at `join` */
+    uint64_t rejoin_patience_ns; /* the same for one that has been lost; UINT64_MAX: for ever */
+    uint64_t spin_ns;            /* the loop and the compute thread sleep only when so long nothing has happened */
 };
 
 /* The state machine that the edge serves. ctx is the worker's. */
@@ -37,6 +38,11 @@ struct gr_worker_machine {
     void (*on_peer_lost)(void *ctx, uint32_t peer, enum gr_status why, const char *text, uint64_t now_ns);
     void (*on_compute_done)(void *ctx, uint64_t now_ns);
     uint64_t (*step)(void *ctx, uint64_t now_ns);
+    /* The link to the orchestrator is gone; sessions stay, for it may come back. May be NULL. */
+    void (*on_orchestrator_lost)(void *ctx, uint64_t now_ns);
+    /* Another one has taken its place, which knows none of the sessions. No job is in flight, and what is sent goes
+     * nowhere. May be NULL. */
+    void (*on_orchestrator_changed)(void *ctx, uint64_t now_ns);
 };
 
 /* What a worker says of itself, in HELLO and in JOIN. */
@@ -51,8 +57,9 @@ struct gr_worker_identity {
     uint64_t fc_fingerprint;
     const char *captures; /* borrowed for the call */
 };
-/* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60). Key and
- * patience come from the environment: GR_ENOTFOUND, GR_EFORMAT, GR_EINVAL are logged. */
+/* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60), which without a
+ * supervisor is that of joining again as well. Key and patience come from the environment: GR_ENOTFOUND, GR_EFORMAT,
+ * GR_EINVAL are logged. */
 GR_NODISCARD enum gr_status gr_worker_config_describe(struct gr_worker_config *config,
                                                       const struct gr_worker_identity *identity);
 
@@ -62,11 +69,13 @@ struct gr_worker_io;
 GR_NODISCARD enum gr_status gr_worker_io_create(const struct gr_worker_config *config,
                                                 const struct gr_worker_machine *machine, struct gr_worker_io **out);
 void gr_worker_io_destroy(struct gr_worker_io *w);
-/* Runs until the orchestrator drains it (GR_OK) or is gone (GR_ECLOSED), until gr_worker_io_stop() (GR_OK) or
- * gr_worker_io_fail() (its status). GR_EMISMATCH: the orchestrator refused this worker; its reason is logged. */
+/* Runs until the orchestrator drains it (GR_OK) or has been away for too long (GR_ECLOSED, logged), or until
+ * gr_worker_io_fail() (its status). GR_EMISMATCH: the orchestrator refused this worker; its reason is logged. After
+ * gr_worker_io_leave(): GR_OK, or GR_ETIMEDOUT (logged) where turns were left unfinished. */
 GR_NODISCARD enum gr_status gr_worker_io_run(struct gr_worker_io *w);
-/* Another thread asks the loop to end. */
-void gr_worker_io_stop(struct gr_worker_io *w);
+/* The loop is to end as soon as the orchestrator lets it, at the latest limit_ns after it has heard of this
+ * (UINT64_MAX: no limit; of several calls the least counts). For any thread, and for a signal handler. */
+void gr_worker_io_leave(struct gr_worker_io *w, uint64_t limit_ns);
 
 /* ---- what the machine's callbacks use; I/O loop only ---- */
 /* The worker cannot go on: the loop ends, and says why with this status. */

@@ -41,7 +41,7 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     }
     configure_verbs(o);
     gr_cluster_use(o->cluster);
-    gr_worker_signals_catch();
+    gr_worker_signals_catch((uint64_t)o->drain_timeout);
     const long long patience_s = (o->join_timeout + (int64_t)GR_S - 1) / (int64_t)GR_S;
     snprintf(patience, sizeof(patience), "%lld", patience_s);
     setenv("GRAFT_JOIN_TIMEOUT", patience, 1); /* which joining reads */

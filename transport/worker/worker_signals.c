@@ -1,35 +1,60 @@
 #include "transport/worker/worker_signals.h"
 
+#include "common/process/program.h"
+
 #include <signal.h>
+#include <stdbool.h>
 #include <unistd.h>
 
 #define LOOP_MAX 2 /* a target and its co-located drafter */
 
-static struct gr_worker_io *loops[LOOP_MAX]; /* those that run */
+enum sender { THE_PARENT, ANOTHER, N_SENDER };
 
-/* Only what a signal handler may do: gr_worker_io_stop() stores a flag and writes to a descriptor. */
-static void on_signal(int number)
+static struct gr_worker_io *loops[LOOP_MAX]; /* those that run */
+static uint64_t leave_limit_ns;
+static volatile sig_atomic_t told[N_SENDER]; /* it has said that the worker is to end */
+
+static bool leave_loops(uint64_t limit_ns)
 {
     bool any = false;
-    (void)number;
     for (int i = 0; i < LOOP_MAX; i++) {
         struct gr_worker_io *w = __atomic_load_n(&loops[i], __ATOMIC_ACQUIRE);
         if (w != NULL) {
-            gr_worker_io_stop(w);
+            gr_worker_io_leave(w, limit_ns);
             any = true;
         }
     }
-    if (!any) {
+    return any;
+}
+
+/* Only what a signal handler may do: gr_worker_io_leave() stores a number and writes to a descriptor. */
+static void on_signal(int number, siginfo_t *info, void *context)
+{
+    const bool drains = gr_program_drained_by(number);
+    const enum sender sender = info->si_pid == getppid() ? THE_PARENT : ANOTHER;
+    (void)context;
+    if (!drains && told[sender]) {
+        signal(number, SIG_DFL);
+        raise(number); /* it is delivered when this returns */
+        return;
+    }
+    told[sender] = told[sender] || !drains;
+    if (!leave_loops(drains ? UINT64_MAX : leave_limit_ns)) {
         _exit(0);
     }
 }
 
-void gr_worker_signals_catch(void)
+void gr_worker_signals_catch(uint64_t limit_ns)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
+    const sigset_t endings = gr_program_endings();
+    struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_RESTART | SA_SIGINFO};
+    leave_limit_ns = limit_ns;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (int number = 1; number < NSIG; number++) {
+        if (sigismember(&endings, number) == 1 || gr_program_drained_by(number)) {
+            sigaction(number, &action, NULL);
+        }
+    }
 }
 
 static void replace(struct gr_worker_io *old, struct gr_worker_io *new)

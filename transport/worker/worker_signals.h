@@ -1,13 +1,21 @@
-/* SIGINT and SIGTERM of a worker process: it ends in order, with status 0, as its orchestrator's DRAIN makes it. A
- * second signal ends it at once. */
+/* What signals ask of a worker process.
+ *
+ * SIGTERM, SIGINT and SIGHUP (unless nohup has it ignored): the worker leaves in order. It takes no new session, goes
+ * on with the turns that it is in, and ends with status 0 when its orchestrator lets it go; after the limit it ends
+ * with what it has. A second one ends it at once, by that signal. SIGUSR1 and SIGUSR2: the same without a limit and
+ * without haste, as a launcher's word that time is nearly up.
+ *
+ * A launcher may signal a supervisor and its worker alike, and the supervisor hands on what it gets: what the parent
+ * has sent and what others have sent are counted apart. */
 #ifndef GR_TRANSPORT_WORKER_WORKER_SIGNALS_H
 #define GR_TRANSPORT_WORKER_WORKER_SIGNALS_H
 
 #include "transport/worker/worker_io.h"
 
-/* Before the first thread. Until a loop runs, a signal ends the process as it stands. */
-void gr_worker_signals_catch(void);
-/* gr_worker_io_run(), which a signal ends as gr_worker_io_stop() does. */
+/* Before the first thread. Until a loop runs, a signal ends the process as it stands, with status 0. limit_ns: how long
+ * the turns may take that it is in. */
+void gr_worker_signals_catch(uint64_t limit_ns);
+/* gr_worker_io_run(), which a signal ends as gr_worker_io_leave() does. */
 GR_NODISCARD enum gr_status gr_worker_signals_run(struct gr_worker_io *w);
 
 #endif
