@@ -8,5 +8,6 @@ int gr_command_serve(int argc, char **argv);
 int gr_command_session(int argc, char **argv);
 int gr_command_ping(int argc, char **argv);
 int gr_command_wait(int argc, char **argv);
+int gr_command_stop(int argc, char **argv);
 
 #endif

@@ -105,7 +105,8 @@ static void on_finished(struct turn *t, const struct gr_msg *m)
 static void tell_waiting(const struct gr_connect *c)
 {
     if (c->n_target == 0) {
-        log_warn("no target worker has joined the orchestrator at %s yet; the turn waits for one", c->remote.address);
+        log_warn("no target: no target worker has joined the orchestrator at %s yet; the turn waits for one",
+                 c->remote.address);
     } else {
         log_warn(
             "nothing has come from the orchestrator at %s for %d s; `graft session list' shows what its workers do",

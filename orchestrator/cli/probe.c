@@ -1,4 +1,4 @@
-/* `graft ping` and `graft wait`: is it there, and how far away? */
+/* `graft ping`, `graft wait` and `graft stop`: is it there, how far away, and no longer? */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
@@ -182,6 +182,60 @@ int gr_command_wait(int argc, char **argv)
             gr_remote_close(&r);
         }
         free(w);
+    }
+    gr_yaml_config_destroy(yaml);
+    return status;
+}
+
+/* ---- stop ---- */
+
+/* What is said before it ends (answers to nobody's question) is read and dropped. */
+static enum gr_status wait_for_end(struct gr_remote *r, int64_t timeout_ns)
+{
+    const uint64_t end_ns = gr_clock_ns() + (uint64_t)timeout_ns;
+    for (;;) {
+        const uint64_t now_ns = gr_clock_ns();
+        struct gr_msg m;
+        const enum gr_status st =
+            gr_remote_recv_until_end(r, now_ns < end_ns ? (int)((end_ns - now_ns) / GR_MS) : 0, &m);
+        if (st == GR_AGAIN) {
+            log_error(
+                "the orchestrator at %s has not ended within %d s; it is finishing its turns (--now does not wait "
+                "for them)",
+                r->address, (int)(timeout_ns / (int64_t)GR_S));
+            return GR_ETIMEDOUT;
+        }
+        if (st != GR_OK) {
+            return st == GR_ECLOSED ? GR_OK : st;
+        }
+        gr_msg_finish(&m);
+    }
+}
+
+static enum gr_status stop(struct gr_remote *r, const struct gr_options *o)
+{
+    const struct gr_msg m = {.type = GR_MSG_DRAIN};
+    GR_TRY(gr_remote_send(r, &m));
+    if (o->now) {
+        GR_TRY(gr_remote_send(r, &m));
+    }
+    return wait_for_end(r, o->timeout);
+}
+
+int gr_command_stop(int argc, char **argv)
+{
+    struct gr_options o;
+    struct gr_yaml_config *yaml = NULL;
+    struct gr_remote r;
+    gr_options_default(&o, GR_CMD_STOP);
+    int status = gr_options_load(&o, argc, argv, &yaml);
+    if (status < 0) {
+        const enum gr_status st = gr_remote_open(&o, 0, &r);
+        status = gr_program_refused(st);
+        if (st == GR_OK) {
+            status = gr_remote_status(&r, stop(&r, &o));
+            gr_remote_close(&r);
+        }
     }
     gr_yaml_config_destroy(yaml);
     return status;

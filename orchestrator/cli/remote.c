@@ -19,6 +19,8 @@
 #define HELLO_TIMEOUT_MS 10000  /* for the connection and the proof of the key */
 #define TELL_MS 2000            /* patience that is told */
 #define ANSWER_TIMEOUT_MS 30000 /* for the answer to one message */
+#define HEARTBEAT_MS 5000       /* of silence, after which who waits for ever asks whether anybody is there */
+#define HEARTBEATS 3            /* questions that may stay without an answer */
 
 enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_BYTES])
 {
@@ -120,24 +122,50 @@ enum gr_status gr_remote_send(struct gr_remote *r, const struct gr_msg *m)
     return st;
 }
 
+/* Who waits for ever asks now and then whether anybody is there, who answers at once. */
+static enum gr_status recv_for_ever(struct gr_remote *r, struct gr_msg *out)
+{
+    for (int n_asked = 0;; n_asked++) {
+        const enum gr_status st = gr_remote_recv(r, HEARTBEAT_MS, out);
+        if (st != GR_AGAIN) {
+            return st;
+        }
+        if (n_asked == HEARTBEATS) {
+            log_error("the orchestrator at %s has not answered for %d s: it hangs, or the way to it is cut", r->address,
+                      (HEARTBEATS + 1) * HEARTBEAT_MS / 1000);
+            return GR_ECLOSED;
+        }
+        GR_TRY(gr_remote_send(r, &(struct gr_msg){.type = GR_MSG_PING}));
+    }
+}
+
 enum gr_status gr_remote_recv(struct gr_remote *r, int timeout_ms, struct gr_msg *out)
 {
-    const uint64_t end_ns = gr_clock_ns() + (uint64_t)GR_MAX(timeout_ms, 0) * GR_MS;
+    if (timeout_ms < 0) {
+        return recv_for_ever(r, out);
+    }
+    const enum gr_status st = gr_remote_recv_until_end(r, timeout_ms, out);
+    return st == GR_ECLOSED ? gone(r) : st;
+}
+
+enum gr_status gr_remote_recv_until_end(struct gr_remote *r, int timeout_ms, struct gr_msg *out)
+{
+    const uint64_t end_ns = gr_clock_ns() + (uint64_t)timeout_ms * GR_MS;
     for (;;) {
-        enum gr_status st = gr_control_recv(r->control, out);
+        const enum gr_status st = gr_control_recv(r->control, out);
         if (st != GR_AGAIN) {
-            return st == GR_ECLOSED ? gone(r) : st;
+            return st;
         }
         if (gr_control_flush(r->control) == GR_ECLOSED) {
-            return gone(r);
+            return GR_ECLOSED;
         }
         const uint64_t now_ns = gr_clock_ns();
-        if (timeout_ms >= 0 && now_ns >= end_ns) {
+        if (now_ns >= end_ns) {
             return GR_AGAIN;
         }
         struct pollfd fds[2] = {{.fd = gr_control_fd(r->control), .events = gr_control_events(r->control)},
                                 {.fd = r->signal_fd, .events = POLLIN}};
-        (void)poll(fds, 2, timeout_ms < 0 ? -1 : (int)((end_ns - now_ns) / GR_MS) + 1);
+        (void)poll(fds, 2, (int)((end_ns - now_ns) / GR_MS) + 1);
         struct signalfd_siginfo info;
         if ((fds[1].revents & POLLIN) != 0 && read(r->signal_fd, &info, sizeof(info)) > 0) {
             r->signal_number = (int)info.ssi_signo;

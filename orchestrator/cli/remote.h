@@ -26,9 +26,12 @@ void gr_remote_close(struct gr_remote *r);
 /* The exit status of a command that ended with `st`; that a signal has cut it short is logged. */
 int gr_remote_status(const struct gr_remote *r, enum gr_status st);
 GR_NODISCARD enum gr_status gr_remote_send(struct gr_remote *r, const struct gr_msg *m);
-/* Next message; gr_msg_finish() it. GR_AGAIN: none within timeout_ms (-1: no limit); GR_ECANCELED: a signal came;
- * GR_ECLOSED (logged): the orchestrator is gone. */
+/* Next message; gr_msg_finish() it. GR_AGAIN: none within timeout_ms; GR_ECANCELED: a signal came; GR_ECLOSED (logged):
+ * the orchestrator is gone. timeout_ms -1: no limit while the orchestrator lives: it is pinged (and its PONGs come,
+ * too), and GR_ECLOSED is told when it has not answered for 20 s. */
 GR_NODISCARD enum gr_status gr_remote_recv(struct gr_remote *r, int timeout_ms, struct gr_msg *out);
+/* The same for who expects the end: GR_ECLOSED is not logged. timeout_ms: 0 or more. */
+GR_NODISCARD enum gr_status gr_remote_recv_until_end(struct gr_remote *r, int timeout_ms, struct gr_msg *out);
 /* One message and its answer. ERROR is logged: GR_EINVAL. Another answer than `want`: GR_EPROTO. */
 GR_NODISCARD enum gr_status gr_remote_ask(struct gr_remote *r, const struct gr_msg *m, enum gr_msg_type want,
                                           struct gr_msg *out);

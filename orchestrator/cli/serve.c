@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/out_file.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/expect.h"
 #include "orchestrator/server/desk.h"
 #include "orchestrator/server/hub.h"
 #include "orchestrator/cli/remote.h"
@@ -20,6 +21,7 @@
 #include <string.h>
 
 #define GRACE_MS 3000 /* children that have not ended so long after they were told to are killed */
+#define NEVER UINT64_MAX
 #define READER_MS 100 /* how often a ready file that is a FIFO is looked at for its reader: nothing else tells */
 
 struct serve {
@@ -31,7 +33,14 @@ struct serve {
     int target_child;          /* -1: none */
     struct gr_out_place ready; /* the ready file that was put in place */
     bool ready_due;            /* its FIFO has no reader yet */
-    bool draining, at_once, failed, bad_value;
+    struct gr_expect expect;
+    uint64_t expect_end_ns; /* who is expected must be here by then; NEVER: they were, or nobody is */
+    uint64_t drain_end_ns;  /* turns are finished until then; NEVER */
+    uint64_t idle_since_ns; /* no turn and no client since then; 0: not so, or there was no turn yet */
+    bool served;            /* there was a turn */
+    bool draining;
+    bool told_to_end; /* by what, said once more, ends at once */
+    bool at_once, failed, bad_value;
 };
 
 /* ---- wiring: hub <-> desk <-> machine ---- */
@@ -76,6 +85,48 @@ static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns
     gr_desk_on_pong(((struct serve *)ctx)->desk, worker, cookie, rtt_ns, pong);
 }
 
+/* ---- ends ---- */
+
+static void begin_drain(struct serve *s)
+{
+    s->draining = true;
+    gr_desk_drain(s->desk);
+    const int n = gr_orch_n_turn(gr_hub_orch(s->hub));
+    if (n > 0) {
+        fprintf(stderr, "finishing %d turn%s; a second signal ends at once\n", n, n == 1 ? "" : "s");
+    }
+}
+
+/* ends: there is a limit, and said twice it ends at once. */
+static void drain_for(struct serve *s, bool ends)
+{
+    if (ends && s->told_to_end) {
+        s->at_once = true;
+        return;
+    }
+    if (!s->draining) {
+        begin_drain(s);
+    }
+    if (ends) {
+        s->told_to_end = true;
+        s->drain_end_ns = gr_clock_ns() + (uint64_t)s->o.drain_timeout;
+    }
+}
+
+static void on_stop(void *ctx)
+{
+    drain_for(ctx, true);
+}
+
+/* Turns that run are over for their clients, who are told why; the status is 1. */
+static void fail_all(struct serve *s, const char *why)
+{
+    log_error("%s", why);
+    gr_desk_fail_turns(s->desk, why);
+    gr_hub_pump(s->hub, 0, -1); /* what the clients are told leaves */
+    s->failed = true;
+}
+
 /* ---- start ---- */
 
 /* Many hosts have their own name for loopback in /etc/hosts: who serves there by name means to be reached. */
@@ -112,12 +163,13 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
                       &(struct gr_orch_config){.session_ttl_ns = (uint64_t)s->o.session_ttl,
                                                .ping_interval_ns = GR_PING_INTERVAL_NS,
                                                .ping_timeout_ns = GR_PING_TIMEOUT_NS,
+                                               .queue_timeout_ns = (uint64_t)s->o.queue_timeout,
                                                .force_single_token = s->o.force_single_token,
                                                .disable_multi_token = s->o.disable_multi_token,
                                                .disable_specpv = s->o.disable_specpv,
                                                .require_same_numerics = s->o.require_same_numerics});
-    return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, &(struct gr_desk_io){.ctx = s, .send = send_client},
-                          &s->desk);
+    const struct gr_desk_io io = {.ctx = s, .send = send_client, .on_stop = on_stop};
+    return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, &io, &s->desk);
 }
 
 /* A FIFO is written as soon as it has a reader. */
@@ -148,32 +200,24 @@ static enum gr_status start(struct serve *s)
     uint8_t key[GR_KEY_BYTES];
     char key_hex[2 * GR_KEY_BYTES + 1];
     int draft = -1;
+    GR_TRY(gr_expect_parse(s->o.expect, &s->expect));
     GR_TRY(s->o.spawn ? gr_plan_local(&s->o, &s->plan) : gr_plan_no_workers(&s->o));
     GR_TRY(s->o.spawn ? gr_plan_check_models(&s->o, &s->plan) : GR_OK);
     GR_TRY(gr_remote_key(&s->o, key));
     sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
     GR_TRY(open_door(s, key));
+    gr_program_hear_drains();
     GR_TRY(gr_children_init(&s->children, key_hex));
     if (s->o.spawn) {
         GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &s->target_child,
                                 &draft));
     }
     tell_serving(s);
+    s->expect_end_ns = s->o.expect != NULL ? gr_clock_ns() + (uint64_t)s->o.within : NEVER;
     return write_ready_file(s);
 }
 
 /* ---- until a signal ---- */
-
-static void interrupt(struct serve *s)
-{
-    s->at_once = s->draining;
-    s->draining = true;
-    gr_desk_drain(s->desk);
-    const int n = gr_orch_n_turn(gr_hub_orch(s->hub));
-    if (n > 0 && !s->at_once) {
-        fprintf(stderr, "finishing %d turn%s; a second signal ends at once\n", n, n == 1 ? "" : "s");
-    }
-}
 
 static void give_up(struct serve *s, const struct gr_child *k)
 {
@@ -184,10 +228,7 @@ static void give_up(struct serve *s, const struct gr_child *k)
         snprintf(text, sizeof(text), "the %s worker ended with status %d; see its lines above", k->name,
                  k->exit_status);
     }
-    log_error("%s", text);
-    gr_desk_fail_turns(s->desk, text);
-    gr_hub_pump(s->hub, 0, -1); /* what the clients are told leaves */
-    s->failed = true;
+    fail_all(s, text);
     s->bad_value = k->exit_status == GR_EXIT_USAGE;
 }
 
@@ -203,7 +244,7 @@ static void watch_children(struct serve *s)
         int signal_number = 0;
         const enum gr_child_event e = gr_children_poll(&s->children, &signal_number, &index);
         if (signal_number != 0) {
-            interrupt(s);
+            drain_for(s, !gr_program_drained_by(signal_number));
         }
         if (e == GR_CHILD_NONE) {
             return;
@@ -214,16 +255,93 @@ static void watch_children(struct serve *s)
     }
 }
 
+static void watch_expected(struct serve *s, uint64_t now_ns)
+{
+    char missing[96], text[192];
+    if (s->expect_end_ns == NEVER) {
+        return;
+    }
+    if (gr_expect_met(&s->expect, gr_hub_orch(s->hub), missing, sizeof(missing))) {
+        s->expect_end_ns = NEVER;
+    } else if (now_ns >= s->expect_end_ns) {
+        snprintf(text, sizeof(text), "after %d s (--within) only %s had joined (--expect %s)",
+                 (int)(s->o.within / (int64_t)GR_S), missing, s->o.expect);
+        fail_all(s, text);
+    }
+}
+
+static void watch_drain(struct serve *s, uint64_t now_ns)
+{
+    const int n = gr_orch_n_turn(gr_hub_orch(s->hub));
+    char text[192];
+    if (n == 0 || s->failed) {
+        return;
+    }
+    if (s->at_once) {
+        fail_all(s, "the orchestrator was told to end at once");
+    } else if (now_ns >= s->drain_end_ns) {
+        snprintf(text, sizeof(text), "the orchestrator ends; its turns are given up after %d s (--drain-timeout)%s",
+                 (int)(s->o.drain_timeout / (int64_t)GR_S),
+                 gr_orch_n_worker(gr_hub_orch(s->hub), GR_WORKER_TARGET) == 0 ? ": there is no target" : "");
+        fail_all(s, text);
+    }
+}
+
+static bool ends_when_idle(const struct serve *s)
+{
+    return s->o.values.source[GR_OPTION_exit_when_idle] != GR_FROM_DEFAULT;
+}
+
+static void watch_idle(struct serve *s, uint64_t now_ns)
+{
+    const bool in_turn = gr_orch_n_turn(gr_hub_orch(s->hub)) > 0;
+    s->served = s->served || in_turn;
+    if (!s->served || in_turn || gr_hub_n_client(s->hub) > 0) {
+        s->idle_since_ns = 0;
+        return;
+    }
+    s->idle_since_ns = s->idle_since_ns == 0 ? now_ns : s->idle_since_ns;
+    if (ends_when_idle(s) && now_ns - s->idle_since_ns >= (uint64_t)s->o.exit_when_idle && !s->draining) {
+        begin_drain(s);
+    }
+}
+
+/* ms until the next of the times that end something; -1: none is set. */
+static int next_end_ms(const struct serve *s, uint64_t now_ns)
+{
+    uint64_t at_ns = GR_MIN(s->expect_end_ns, s->drain_end_ns);
+    if (ends_when_idle(s) && s->idle_since_ns != 0) {
+        at_ns = GR_MIN(at_ns, s->idle_since_ns + (uint64_t)s->o.exit_when_idle);
+    }
+    return at_ns == NEVER ? -1 : at_ns <= now_ns ? 0 : (int)GR_MIN((at_ns - now_ns) / GR_MS + 1, (uint64_t)3600000);
+}
+
+/* -1: no limit. */
+static int sooner(int a_ms, int b_ms)
+{
+    return a_ms < 0 ? b_ms : b_ms < 0 ? a_ms : GR_MIN(a_ms, b_ms);
+}
+
+static void watch_times(struct serve *s)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    watch_expected(s, now_ns);
+    watch_drain(s, now_ns);
+    watch_idle(s, now_ns);
+}
+
 static void pump_until_ended(struct serve *s)
 {
     while (!s->failed && !s->at_once && !(s->draining && gr_orch_n_turn(gr_hub_orch(s->hub)) == 0)) {
-        int wait_ms = gr_children_restart(&s->children, gr_clock_ns());
+        const uint64_t now_ns = gr_clock_ns();
+        int wait_ms = sooner(gr_children_restart(&s->children, now_ns), next_end_ms(s, now_ns));
         if (s->ready_due) {
             s->failed = write_ready_file(s) != GR_OK;
-            wait_ms = wait_ms < 0 ? READER_MS : GR_MIN(wait_ms, READER_MS);
+            wait_ms = sooner(wait_ms, READER_MS);
         }
         gr_hub_pump(s->hub, wait_ms, s->children.signal_fd);
         watch_children(s);
+        watch_times(s);
     }
 }
 
@@ -236,7 +354,7 @@ static void finish(struct serve *s)
 
 int gr_command_serve(int argc, char **argv)
 {
-    struct serve s = {.target_child = -1};
+    struct serve s = {.target_child = -1, .expect_end_ns = NEVER, .drain_end_ns = NEVER};
     struct gr_yaml_config *yaml = NULL;
     gr_options_default(&s.o, GR_CMD_SERVE);
     int status = gr_options_load(&s.o, argc, argv, &yaml);

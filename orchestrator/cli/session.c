@@ -108,6 +108,15 @@ static void print_worker_number(uint32_t worker)
     }
 }
 
+static bool has_target(const struct listing *l)
+{
+    bool has = false;
+    for (int i = 0; i < l->n_worker; i++) {
+        has = has || l->worker[i].listed_worker.role == GR_ROLE_TARGET;
+    }
+    return has;
+}
+
 static void print_table(const struct listing *l)
 {
     printf("%8s  %-8s %5s %8s %8s %10s %8s  %6s  %7s\n", "id", "state", "epoch", "tokens", "rounds", "acceptance",
@@ -129,6 +138,9 @@ static void print_table(const struct listing *l)
                m->listed_worker.peer, m->listed_worker.pid,
                m->listed_worker.address[0] != '\0' ? ", drafters reach it at " : "", m->listed_worker.address,
                m->listed_worker.n_session, m->listed_worker.n_ctx_max);
+    }
+    if (!has_target(l)) {
+        printf("no target: none has joined, and turns wait for one\n");
     }
 }
 

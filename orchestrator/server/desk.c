@@ -391,10 +391,17 @@ enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct g
     case GR_MSG_PING:
         on_ping(d, client, m, now_ns);
         return GR_OK;
+    case GR_MSG_DRAIN:
+        if (d->io.on_stop != NULL) {
+            d->io.on_stop(d->io.ctx);
+            return GR_OK;
+        }
+        break;
     default:
-        log_error("client %u sent %s, which is not a client's message", client, gr_msg_name(m->type));
-        return GR_EPROTO;
+        break;
     }
+    log_error("client %u sent %s, which is not a client's message", client, gr_msg_name(m->type));
+    return GR_EPROTO;
 }
 
 void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)

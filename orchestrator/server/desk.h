@@ -13,6 +13,8 @@ struct gr_desk;
 struct gr_desk_io {
     void *ctx;
     void (*send)(void *ctx, uint32_t client, const struct gr_msg *m);
+    /* A client has asked the orchestrator to end. NULL: that is no client's to ask. */
+    void (*on_stop)(void *ctx);
 };
 
 /* orch: borrowed. n_client: numbers below it are clients. */

@@ -337,9 +337,9 @@ def first_signal_drains_second_ends():
         s.p.send_signal(signal.SIGINT)
         wait_for(lambda: "finishing 1 turn" in s.log())
         s.p.send_signal(signal.SIGINT)
-        assert s.p.wait(timeout=20 * SLOW) == 0
+        assert s.p.wait(timeout=20 * SLOW) == 1  # a turn was cut
         out, err = p.communicate(timeout=20 * SLOW)
-        assert p.returncode == 1 and "is gone" in err, err
+        assert p.returncode == 1 and "told to end at once" in err, err
         assert not alive(target)
 
 
@@ -363,7 +363,7 @@ def killed_workers_change_nothing():
 
 @case
 def workers_that_hang_come_back():
-    """Silent for longer than pings are waited for, then alive again: the link is dropped, the service goes on."""
+    """Silent for longer than pings are waited for, then alive again: the link is dropped, and they join once more."""
     with Serve() as s:
         want = s.turn(A_IDS, "--max-tokens", "10")["token_ids"]
         hung = [s.child(name) for name in ("graft-target", "graft-draft")]
@@ -373,7 +373,7 @@ def workers_that_hang_come_back():
         for pid in hung:
             os.kill(pid, signal.SIGCONT)
         wait_for(lambda: len(s.list()["workers"]) == 2)
-        assert not {w["pid"] for w in s.list()["workers"]} & set(hung)
+        assert {w["pid"] for w in s.list()["workers"]} == set(hung)
         assert s.turn(A_IDS, "--max-tokens", "10")["token_ids"] == want
 
 
@@ -434,14 +434,14 @@ def a_long_wait_is_told():
 def workers_may_come_first():
     folder = Folder()
     address = f"127.0.0.1:{free_port()}"
-    with worker("graft-target", folder, address) as t:
+    with worker("graft-target", folder, address, "--join-timeout", "8") as t:
         with worker("graft-draft", folder, address, model=DRAFT):
             with Serve(spawn=False, control=address, folder=folder) as s:
                 s.wait("--draft", DRAFT)
                 assert s.generate("--max-tokens", "8", *FIXED)["metrics"]["num_drafts"] > 0
                 s.p.kill()
                 s.p.wait()
-        assert t.wait(timeout=20 * SLOW) == 0  # the orchestrator is gone
+        assert t.wait(timeout=20 * SLOW) == 3  # the orchestrator stays away
     with worker("graft-target", folder, address, "--join-timeout", "0") as t:
         _, err = t.communicate(timeout=20 * SLOW)
         assert t.returncode == 1 and address in err, err
@@ -585,7 +585,7 @@ def garbage_and_wrong_messages():
             with contextlib.suppress(ConnectionError):
                 while c.recv(4096):
                     pass
-        for data in (b"\xff" * 64, record(b"\xc1"), record(pack({"t": "PING", "x": 1})), record(pack({"t": "DRAIN"})),
+        for data in (b"\xff" * 64, record(b"\xc1"), record(pack({"t": "PING", "x": 1})), record(pack({"t": "DETACH", "session": 1})),
                      record(pack({"t": "JOIN", "role": 2, "pid": 1, "incarnation": 1, "n_vocab": 1, "n_ctx_max": 1,
                                   "address": "", "numerics_id": ""})), struct.pack("<I", 1 << 30)):
             c = Client(s)
