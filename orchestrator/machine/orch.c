@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define STATS_PATIENCE_NS GR_S /* for the statistics of a session that is over */
+
 /* ---- life ---- */
 
 enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
@@ -676,6 +678,28 @@ static uint64_t step_waiting(struct gr_orch *o, uint64_t now_ns)
     return next_ns;
 }
 
+/* A session's end waits for its drafter's statistics, but not for a drafter that hangs. */
+static uint64_t step_closing(struct gr_orch *o, uint64_t now_ns)
+{
+    uint64_t next_ns = UINT64_MAX;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        struct session *s = &o->session[i];
+        if (s->state != GR_SESSION_CLOSING || s->with.n_stats_owed == 0) {
+            continue;
+        }
+        if (s->with.stats_due_ns == 0) {
+            orch_with_stats_due(s, now_ns + STATS_PATIENCE_NS);
+        }
+        if (now_ns >= s->with.stats_due_ns) {
+            orch_with_no_stats(s);
+            orch_finish_if_released(o, s);
+        } else {
+            next_ns = GR_MIN(next_ns, s->with.stats_due_ns);
+        }
+    }
+    return next_ns;
+}
+
 static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
 {
     const uint64_t ttl_ns = o->config.session_ttl_ns;
@@ -698,8 +722,9 @@ uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
     const uint64_t waiting_ns = step_waiting(o, now_ns);
     const uint64_t session_ns = step_sessions(o, now_ns);
     const uint64_t drafter_ns = step_drafters(o);
+    const uint64_t closing_ns = step_closing(o, now_ns);
     orch_let_go(o);
-    return GR_MIN(GR_MIN(worker_ns, drafter_ns), GR_MIN(waiting_ns, session_ns));
+    return GR_MIN(GR_MIN(GR_MIN(worker_ns, drafter_ns), closing_ns), GR_MIN(waiting_ns, session_ns));
 }
 
 /* ---- looking in ---- */

@@ -35,6 +35,7 @@ struct session_drafter {
     bool failed;           /* in this turn an attachment failed that had not been made before, or is not tried again */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;
+    uint64_t stats_due_ns; /* 0: nobody waits for them yet */
 };
 
 /* orch_turn.c: the text, and the turn that goes on or was last. */
@@ -138,6 +139,8 @@ void orch_home_gone(struct session *s);
 /* ---- orch_with.c ---- */
 void orch_with_attached(struct session *s, int drafter);
 void orch_with_detached(struct session *s);
+/* Until when they are waited for. */
+void orch_with_stats_due(struct session *s, uint64_t at_ns);
 void orch_with_lost(struct session *s);
 void orch_with_stats(struct session *s);
 void orch_with_no_stats(struct session *s);

@@ -19,6 +19,7 @@ void orch_with_attached(struct session *s, int drafter)
 void orch_with_detached(struct session *s)
 {
     struct session_drafter *w = &s->with;
+    w->stats_due_ns = 0;
     w->n_stats_owed = w->stats_from == w->drafter ? w->n_stats_owed + 1 : 1;
     w->stats_from = w->drafter;
     w->drafter = -1;
@@ -39,6 +40,11 @@ void orch_with_stats(struct session *s)
 void orch_with_no_stats(struct session *s)
 {
     s->with.n_stats_owed = 0;
+}
+
+void orch_with_stats_due(struct session *s, uint64_t at_ns)
+{
+    s->with.stats_due_ns = at_ns;
 }
 
 void orch_with_failed(struct session *s, bool failed)

@@ -83,8 +83,10 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
     double wait_ns = 0.0;
     log_wanted(s);
     tell_reason(t, s, d.reason);
-    if (d.mode == GR_SPEC_TREE) {
-        wait_ns = s->wishes.auto_tree ? gr_spec_econ_patience_ns(target_econ(s), limit_ns) : limit_ns;
+    if (d.mode == GR_SPEC_TREE && s->wishes.auto_tree) {
+        wait_ns = gr_spec_econ_patience_ns(target_econ(s), limit_ns);
+    } else if (d.mode == GR_SPEC_TREE) {
+        wait_ns = gr_spec_fixed_patience_ns(target_econ(s), s->link.warm, s->link.silent_ns != 0, limit_ns);
     }
     target_next_decide(&s->next, &d, (uint64_t)wait_ns, GR_SILENT_DEADLINES * t->config.round_deadline_ns, now_ns);
 }

@@ -27,6 +27,8 @@
 #define SLOWER 1.1
 #define WARMER 1.6
 #define PATIENCE_ROOT 1.5 /* root rounds that a tree may be waited for, whatever the averages say */
+#define FIXED_TIMES 16.0  /* latencies that a tree of a fixed size is waited for: over a link it varies */
+#define FIXED_LEAST 80e6  /* ns; a busy machine keeps a process waiting for tens of ms */
 #define FAULT_MAX 1       /* broken invariants after which a session goes on with single tokens */
 #define LOST_TURNS 2      /* turns in a row that gave trees up: one may have met a busy machine */
 #define LOST_RETRY 4      /* each such session tries trees all the same: what was slow may be fast by now */
@@ -332,6 +334,16 @@ double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns)
     /* An unlucky average must not cut off a tree that is about to come: switching trees off is another decision. */
     most = most > 1.25 * e->latency_ns ? most : 1.25 * e->latency_ns;
     return at_most(within(3.0 * e->latency_ns, 0.25 * e->root_ns, most), limit_ns);
+}
+
+double gr_spec_fixed_patience_ns(const struct gr_spec_econ *e, bool warm, bool silent, double limit_ns)
+{
+    if (silent) {
+        return 0.0;
+    }
+    const double most = FIXED_TIMES * e->latency_ns;
+    const bool known = warm && e->latency_ns > 0.0;
+    return known ? at_most(most > FIXED_LEAST ? most : FIXED_LEAST, limit_ns) : limit_ns;
 }
 
 /* A group cannot compare trees with their absence in one pass, as a session alone can by its cost table: what one

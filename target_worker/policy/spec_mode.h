@@ -187,5 +187,9 @@ void gr_spec_econ_forget_probe(struct gr_spec_econ *e);
 void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ratio);
 /* How long a round may wait for its tree; beyond it expected extra tokens do not pay. limit_ns: liveness bound. */
 double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns);
+/* The same for a tree of a fixed size, which is waited for whatever it costs, but not for ever: up to limit_ns while
+ * the drafter prepares its prefix (warm false), else for many times what trees took. silent: a round before has waited
+ * in vain, and nothing has come from the drafter since: then the next ones ask and do not wait. */
+double gr_spec_fixed_patience_ns(const struct gr_spec_econ *e, bool warm, bool silent, double limit_ns);
 
 #endif

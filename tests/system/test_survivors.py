@@ -331,6 +331,29 @@ def a_client_whose_orchestrator_hangs():
             job.s.p.send_signal(signal.SIGCONT)
 
 
+def longest_pause(p):
+    """Seconds between two pieces of the text that is still to come."""
+    longest, last = 0.0, time.monotonic()
+    while os.read(p.stdout.fileno(), 1 << 16):
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    return longest
+
+
+@case
+def a_dead_drafter_stalls_nothing():
+    """Trees of a fixed size: a drafter that is frozen between two rounds is waited for once, and not for long."""
+    with Job(supervise=False) as job:
+        turn = subprocess.Popen([GRAFT, "run", *PLAIN, *FIXED, "--connect", job.s.address, "--prompt", PROMPT,
+                                 "--max-tokens", "3000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                env=job.s.env())
+        job.s.wait_running(20)
+        job.draft.send_signal(signal.SIGSTOP)
+        pause = longest_pause(turn)
+        _, err = turn.communicate(timeout=20 * SLOW)
+        job.draft.send_signal(signal.SIGCONT)
+        assert turn.returncode == 0 and pause < 1.5 * SLOW, (pause, err)  # a deadline of a round is 2 s
+
+
 # ---- kills ----
 
 def kill_each_role(s, supervisors, want):

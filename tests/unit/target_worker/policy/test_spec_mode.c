@@ -315,6 +315,26 @@ static void test_late_drafter(void **state)
     assert_true(gr_spec_econ_patience_ns(&e, 1e12) < 5e5); /* and a fast one is not waited for long */
 }
 
+/* A tree of a fixed size is waited for whatever it costs, but a dead drafter is waited for once. */
+static void test_fixed_patience(void **state)
+{
+    (void)state;
+    const double limit_ns = 2e9;
+    struct gr_spec_econ e = econ(1e6);
+    assert_true(gr_spec_fixed_patience_ns(&e, true, false, limit_ns) == limit_ns); /* nothing is known yet */
+    gr_spec_econ_latency(&e, 2e6, true);
+    assert_true(gr_spec_fixed_patience_ns(&e, false, false, limit_ns) == limit_ns); /* it prepares its prefix */
+    const double patience_ns = gr_spec_fixed_patience_ns(&e, true, false, limit_ns);
+    assert_true(patience_ns >= 10e6 && patience_ns <= 100e6);
+    gr_spec_econ_latency(&e, patience_ns, false);
+    assert_true(gr_spec_fixed_patience_ns(&e, true, true, limit_ns) == 0.0);
+    assert_true(gr_spec_fixed_patience_ns(&e, true, false, limit_ns) > 5.0 * patience_ns); /* it was slow, not dead */
+    struct gr_spec_econ far = econ(1e6);
+    gr_spec_econ_latency(&far, 2e8, true); /* over a link of 200 ms */
+    assert_true(gr_spec_fixed_patience_ns(&far, true, false, limit_ns) == limit_ns);
+    assert_true(gr_spec_fixed_patience_ns(&far, true, false, 1e9) == 1e9);
+}
+
 /* A new session starts from what others have seen, scaled to its own root-only rounds. */
 static void test_seeding(void **state)
 {
@@ -616,6 +636,7 @@ int main(void)
         cmocka_unit_test(test_changing_speed),
         cmocka_unit_test(test_pause_in_pass),
         cmocka_unit_test(test_late_drafter),
+        cmocka_unit_test(test_fixed_patience),
         cmocka_unit_test(test_seeding),
         cmocka_unit_test(test_foreseen),
         cmocka_unit_test(test_slow_drafter_is_known),
