@@ -423,6 +423,112 @@ static void test_strange_messages(void **state)
     destroy(w);
 }
 
+static const struct gr_msg drain = {.type = GR_MSG_DRAIN};
+
+/* It finishes its turn, and is then told to end; the session's next turn begins elsewhere. */
+static void test_a_worker_leaves(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(NULL);
+    const struct gr_turn_request t = turn_of(more, 1);
+    join_target(w);
+    const uint64_t id = submit(w, true, false);
+    take_open(w);
+    opened(w);
+    say(w, TARGET, &drain);
+    (void)gr_orch_step(w->orch, w->now_ns);
+    assert_int_equal(w->n_sent, 0);
+    assert_int_equal(gr_orch_n_worker(w->orch, GR_WORKER_TARGET), 0);
+    const uint64_t other = submit(w, true, false);
+    assert_int_equal(state_of(w, other), GR_SESSION_WAITING);
+    commit(w, 40, 2, GR_FINISH_STOP);
+    (void)gr_orch_step(w->orch, w->now_ns);
+    expect(w, TARGET, GR_MSG_DRAIN);
+    (void)gr_orch_step(w->orch, w->now_ns);
+    assert_int_equal(w->n_sent, 0); /* once */
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    expect(w, TARGET, GR_MSG_CLOSE);
+    gr_orch_on_lost(w->orch, TARGET, w->now_ns);
+    assert_int_equal(state_of(w, id), GR_SESSION_WAITING);
+    destroy(w);
+}
+
+/* One that nobody needs is let go at once, also by itself before its link is looked at again. */
+static void test_an_idle_worker_leaves(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    join_drafter(w);
+    const uint64_t id = idle_session(w);
+    w->n_sent = 0;
+    say(w, DRAFTER, &drain);
+    say(w, DRAFTER, &drain);
+    (void)gr_orch_step(w->orch, w->now_ns);
+    expect(w, DRAFTER, GR_MSG_DRAIN);
+    assert_int_equal(state_of(w, id), GR_SESSION_IDLE);
+    destroy(w);
+}
+
+static void test_queue_timeout(void **state)
+{
+    (void)state;
+    struct world *w = make(&(struct gr_orch_config){.queue_timeout_ns = 5 * GR_S});
+    const uint64_t id = submit(w, false, false);
+    const uint64_t end_ns = w->now_ns + 5 * GR_S;
+    assert_int_equal(gr_orch_step(w->orch, w->now_ns), end_ns);
+    assert_int_equal(state_of(w, id), GR_SESSION_WAITING);
+    assert_int_equal(gr_orch_step(w->orch, end_ns - 1), end_ns);
+    assert_int_equal(w->n_done, 0);
+    (void)gr_orch_step(w->orch, end_ns);
+    assert_int_equal(w->n_done, 1);
+    assert_int_equal(w->finish, GR_FINISH_ERROR);
+    assert_non_null(strstr(w->text, "no target"));
+    destroy(w);
+}
+
+/* The time that it ran does not count: only since its target was lost. */
+static void test_queue_timeout_after_a_loss(void **state)
+{
+    (void)state;
+    struct world *w = make(&(struct gr_orch_config){.queue_timeout_ns = 5 * GR_S});
+    join_target(w);
+    (void)submit(w, false, false);
+    take_open(w);
+    opened(w);
+    w->now_ns += 60 * GR_S;
+    commit(w, 40, 2, GR_FINISH_NONE);
+    gr_orch_on_lost(w->orch, TARGET, w->now_ns);
+    assert_int_equal(gr_orch_step(w->orch, w->now_ns + GR_S), w->now_ns + 5 * GR_S);
+    assert_int_equal(w->n_done, 0);
+    (void)gr_orch_step(w->orch, w->now_ns + 5 * GR_S);
+    assert_int_equal(w->n_done, 1);
+    destroy(w);
+}
+
+/* A session's end waits for its drafter's statistics for a second. */
+static void test_statistics_that_do_not_come(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    join_drafter(w);
+    const uint64_t id = submit(w, false, true);
+    take_open(w);
+    opened(w);
+    w->n_sent = 0;
+    commit(w, 40, 2, GR_FINISH_STOP);
+    w->n_sent = 0;
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    assert_int_equal(gr_orch_step(w->orch, w->now_ns), w->now_ns + GR_S);
+    assert_int_equal(w->n_done, 0);
+    (void)gr_orch_step(w->orch, w->now_ns + GR_S);
+    assert_int_equal(w->n_done, 1);
+    assert_int_equal(w->finish, GR_FINISH_STOP);
+    destroy(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -442,6 +548,11 @@ int main(void)
         cmocka_unit_test(test_own_absence),
         cmocka_unit_test(test_pings_of_clients),
         cmocka_unit_test(test_strange_messages),
+        cmocka_unit_test(test_a_worker_leaves),
+        cmocka_unit_test(test_an_idle_worker_leaves),
+        cmocka_unit_test(test_queue_timeout),
+        cmocka_unit_test(test_queue_timeout_after_a_loss),
+        cmocka_unit_test(test_statistics_that_do_not_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
