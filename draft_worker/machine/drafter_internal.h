@@ -141,9 +141,10 @@ struct gr_drafter {
     int32_t *job_token;            /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     struct gr_fallbacks fallbacks; /* those that are told once for all sessions */
     bool job_in_flight;
-    bool more;                       /* other sessions' VERDICTs of the same pass follow */
-    uint64_t heard_ns;               /* when the last VERDICT, DELTA or FEATURES came */
-    uint64_t held_ns;                /* when a job began to wait for what follows; 0: none does */
+    double tree_ns;    /* moving average of what a tree takes, from the VERDICT that asks for it until it is sent */
+    bool more;         /* other sessions' VERDICTs of the same pass follow */
+    uint64_t heard_ns; /* when the last VERDICT, DELTA or FEATURES came */
+    uint64_t held_ns;  /* when a job began to wait for what follows; 0: none does */
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
     struct gr_acceptance_check check;

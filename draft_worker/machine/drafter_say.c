@@ -37,6 +37,8 @@ void drafter_send_resync(struct gr_drafter *d, struct session *s)
     end_frame(d, s, n);
 }
 
+#define TREE_TIME_WEIGHT (1.0 / 16) /* of the latest tree in the moving average */
+
 /* took_ns: since it was asked for; 0: not told. False: there is no credit. */
 static bool send_draft(struct gr_drafter *d, struct session *s, const struct sent_tree *p, uint64_t took_ns)
 {
@@ -62,11 +64,20 @@ static bool send_draft(struct gr_drafter *d, struct session *s, const struct sen
     return true;
 }
 
+/* Of a tree that took ns. */
+static void note_tree_time(struct gr_drafter *d, uint64_t ns)
+{
+    const double weight = d->tree_ns == 0.0 ? 1.0 : TREE_TIME_WEIGHT;
+    d->tree_ns += weight * ((double)ns - d->tree_ns);
+}
+
 void drafter_send_tree(struct gr_drafter *d, struct session *s, uint64_t now_ns)
 {
-    if (!send_draft(d, s, &s->owed.grown, now_ns - GR_MIN(s->owed.asked_ns, now_ns))) {
+    const uint64_t took_ns = now_ns - GR_MIN(s->owed.asked_ns, now_ns);
+    if (!send_draft(d, s, &s->owed.grown, took_ns)) {
         return;
     }
+    note_tree_time(d, took_ns);
     s->n_round++;
     s->draft_ns += s->owed.compute_ns;
     s->host_ns += now_ns - s->owed.asked_ns - GR_MIN(s->owed.compute_ns, now_ns - s->owed.asked_ns);

@@ -169,7 +169,7 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
                                                .disable_specpv = s->o.disable_specpv,
                                                .require_same_numerics = s->o.require_same_numerics});
     const struct gr_desk_io io = {.ctx = s, .send = send_client, .on_stop = on_stop};
-    return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, &io, &s->desk);
+    return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, GR_CLIENT_TURN_MAX, &io, &s->desk);
 }
 
 /* A FIFO is written as soon as it has a reader. */

@@ -24,6 +24,8 @@ enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
     }
     o->io = *io;
     o->next_id = 1;
+    o->last_target = o->last_drafter = -1;
+    o->next_expiry_ns = UINT64_MAX;
     o->config.n_session_max = GR_ORCH_SESSION_MAX;
     *out = o;
     return GR_OK;
@@ -42,20 +44,19 @@ void gr_orch_destroy(struct gr_orch *o)
     if (o == NULL) {
         return;
     }
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        gr_transcript_finish(&o->session[i].turn.transcript);
+    for (int i = 0; i < o->n_place; i++) {
+        gr_transcript_finish(&orch_at(o, i)->turn.transcript);
+    }
+    for (int i = 0; i < o->n_place / ORCH_CHUNK; i++) {
+        free(o->chunk[i]);
     }
     free(o);
 }
 
 struct session *orch_find(const struct gr_orch *o, uint64_t id)
 {
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->session[i].state != GR_SESSION_FREE && o->session[i].id == id) {
-            return (struct session *)(uintptr_t)&o->session[i];
-        }
-    }
-    return NULL;
+    const int place = gr_session_index_find(&o->index, id);
+    return place >= 0 ? orch_at(o, place) : NULL;
 }
 
 /* ---- what clients ask for ---- */
@@ -78,16 +79,11 @@ const char *gr_orch_why(const struct gr_orch *o)
     return o->why;
 }
 
-static uint32_t n_used(const struct gr_orch *o)
-{
-    return (uint32_t)gr_orch_n_session(o);
-}
-
 static struct session *least_recently_used(struct gr_orch *o)
 {
     struct session *oldest = NULL;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct session *s = &o->session[i];
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
         if (s->state == GR_SESSION_IDLE && (oldest == NULL || s->turn.idle_since_ns < oldest->turn.idle_since_ns)) {
             oldest = s;
         }
@@ -95,28 +91,49 @@ static struct session *least_recently_used(struct gr_orch *o)
     return oldest;
 }
 
-static struct session *take_session(struct gr_orch *o)
+/* A chunk more of free places. False: out of memory. */
+static bool add_places(struct gr_orch *o)
 {
-    if (n_used(o) >= o->config.n_session_max) {
+    struct session *chunk = calloc(ORCH_CHUNK, sizeof(*chunk));
+    if (chunk == NULL) {
+        return false;
+    }
+    o->chunk[o->n_place / ORCH_CHUNK] = chunk;
+    o->n_place += ORCH_CHUNK;
+    return true;
+}
+
+static int free_place(const struct gr_orch *o)
+{
+    int place = 0;
+    while (place < o->n_place && orch_at(o, place)->state != GR_SESSION_FREE) {
+        place++;
+    }
+    return place;
+}
+
+/* GR_ELIMIT: all are in a turn. */
+static enum gr_status take_place(struct gr_orch *o, int *place_out)
+{
+    if ((uint32_t)o->n_session >= o->config.n_session_max) {
         struct session *oldest = least_recently_used(o);
         if (oldest == NULL) {
-            return NULL;
+            return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
+                          o->config.n_session_max);
         }
         orch_drop_idle(o, oldest, "least recently used, and room was needed for another session");
     }
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->session[i].state == GR_SESSION_FREE) {
-            return &o->session[i];
-        }
+    *place_out = free_place(o);
+    if (*place_out == o->n_place && !add_places(o)) {
+        return refuse(o, GR_ENOMEM, "out of memory for another session; there are %d", o->n_session);
     }
-    return NULL;
+    return GR_OK;
 }
 
 /* A text that no target could go on with is refused before anything is sent. */
-static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n_new)
+static enum gr_status check_len(struct gr_orch *o, uint64_t tokenizer_fingerprint, uint64_t n_before, uint64_t n_new)
 {
-    const int target = orch_find_worker(o, GR_WORKER_TARGET);
-    const uint32_t n_ctx_max = target >= 0 ? o->worker[target].info.n_ctx_max : 0;
+    const uint32_t n_ctx_max = orch_longest_context(o, tokenizer_fingerprint);
     const uint64_t limit = n_ctx_max > 0 ? GR_MIN((uint64_t)n_ctx_max, GR_TRANSCRIPT_LEN_MAX) : GR_TRANSCRIPT_LEN_MAX;
     if (n_before + n_new < limit) {
         return GR_OK;
@@ -153,20 +170,21 @@ static void begin_turn(struct session *s, uint32_t base)
 {
     orch_turn_begin(s, base);
     orch_with_failed(s, false);
+    orch_with_avoid_none(s);
+    orch_home_ask_all(s);
 }
 
 enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
                               uint64_t *session_out)
 {
     o->now_ns = now_ns;
-    GR_TRY(check_len(o, 0, request->n_prompt));
-    struct session *s = take_session(o);
-    if (s == NULL) {
-        return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
-                      o->config.n_session_max);
-    }
+    GR_TRY(check_len(o, request->tokenizer_fingerprint, 0, request->n_prompt));
+    int place = 0;
+    GR_TRY(take_place(o, &place));
+    struct session *s = orch_at(o, place);
     *s = (struct session){
         .id = o->next_id, .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
+    orch_load_begin(s, o->worker);
     const enum gr_status st = add_ids(o, s, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
         gr_transcript_finish(&s->turn.transcript);
@@ -174,6 +192,8 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
         return st;
     }
     o->next_id++;
+    o->n_session++;
+    gr_session_index_add(&o->index, s->id, place);
     s->request.tokenizer_fingerprint = request->tokenizer_fingerprint;
     s->request.user = request->user;
     gr_wishes_copy(&s->request.wishes, &request->wishes);
@@ -209,7 +229,7 @@ static enum gr_status check_turn(struct gr_orch *o, const struct session *s, con
                       "(the prefix hashes differ)",
                       s->id, keep_len);
     }
-    return check_len(o, keep_len, turn->n_ids);
+    return check_len(o, s->request.tokenizer_fingerprint, keep_len, turn->n_ids);
 }
 
 enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
@@ -309,9 +329,9 @@ enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_
         return refuse(o, GR_EUNSUPPORTED, "session %" PRIu64 ": SpecPV is off: there is no partial view to refresh",
                       session);
     }
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (session == 0 || &o->session[i] == s) {
-            send_refresh(o, &o->session[i], n_out);
+    for (int i = 0; i < o->n_place; i++) {
+        if (session == 0 || orch_at(o, i) == s) {
+            send_refresh(o, orch_at(o, i), n_out);
         }
     }
     return GR_OK;
@@ -320,9 +340,9 @@ enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_
 uint32_t gr_orch_purge(struct gr_orch *o)
 {
     uint32_t n = 0;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->session[i].state == GR_SESSION_IDLE) {
-            orch_drop_idle(o, &o->session[i], "purged");
+    for (int i = 0; i < o->n_place; i++) {
+        if (orch_at(o, i)->state == GR_SESSION_IDLE) {
+            orch_drop_idle(o, orch_at(o, i), "purged");
             n++;
         }
     }
@@ -464,6 +484,23 @@ static void attach_if_due(struct gr_orch *o, struct session *s)
     }
 }
 
+/* Another drafter that fits it, at once; else this one again later, if that may help. */
+static void seek_drafter(struct gr_orch *o, struct session *s, uint32_t worker, bool again, bool broke)
+{
+    if (!again) {
+        orch_with_avoid(s, worker);
+    } else if (!broke || s->with.n_retry > 0) {
+        orch_with_pass_over(s, worker);
+    }
+    if (orch_another_drafter_fits(o, s, worker)) {
+        orch_attach(o, s);
+    } else if (again) {
+        orch_with_pass_over_none(s);
+        orch_with_retry(s, broke, o->now_ns);
+        attach_if_due(o, s);
+    }
+}
+
 static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t worker, const struct gr_msg *m)
 {
     if ((int)worker != s->with.drafter) {
@@ -477,13 +514,10 @@ static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t work
         orch_fall_back(s, GR_FALLBACK_DRAFTER_ERROR, text);
     }
     orch_with_broke(s, text);
-    if (again) {
-        orch_with_retry(s, broke, o->now_ns);
-    }
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, s);
     orch_with_failed(s, s->with.failed || !again || s->metrics.transport[0] == '\0');
-    attach_if_due(o, s);
+    seek_drafter(o, s, worker, again, broke);
 }
 
 /* The session has failed at its target, which answers what is on its way there as of an unknown session. Where its turn
@@ -498,13 +532,32 @@ static void on_session_failed(struct gr_orch *o, struct session *s, const struct
     }
 }
 
-/* A session of this target is being closed: its slot is free when the pass that it is in is done. */
-static bool is_slot_coming(const struct gr_orch *o, int target)
+/* A session of a target that had no room for this one is being closed: its slot is free when the pass that it is in is
+ * done. */
+static bool is_slot_coming(const struct gr_orch *o, const struct session *waiting)
 {
     bool coming = false;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        const struct session *s = &o->session[i];
-        coming = coming || (s->state == GR_SESSION_CLOSING && s->at.wait_closed && s->at.target == target);
+    for (int i = 0; i < o->n_place; i++) {
+        const struct session *s = orch_at(o, i);
+        coming = coming || (s->state == GR_SESSION_CLOSING && s->at.wait_closed && s->at.target >= 0 &&
+                            (waiting->at.refused >> s->at.target & 1) != 0);
+    }
+    return coming;
+}
+
+/* The target has no room for the session: another one may, or a slot of those that were asked is about to be free. */
+static bool find_other_room(struct gr_orch *o, struct session *s)
+{
+    orch_home_refused(s);
+    const bool coming = is_slot_coming(o, s);
+    orch_home_forgot(s);
+    if (orch_another_fits(o, s)) {
+        orch_open(o, s);
+        return true;
+    }
+    if (coming) {
+        orch_home_ask_all(s);
+        orch_wait(s, o->now_ns);
     }
     return coming;
 }
@@ -529,11 +582,7 @@ static void on_target_error(struct gr_orch *o, struct session *s, const struct g
             orch_home_forgot(s); /* no CLOSE is needed first */
         }
         orch_reopen(o, s);
-    } else if (s->state == GR_SESSION_OPENING && m->error.code == (uint32_t)-GR_ELIMIT &&
-               is_slot_coming(o, s->at.target)) {
-        orch_home_forgot(s);
-        orch_wait(s, o->now_ns);
-    } else {
+    } else if (s->state != GR_SESSION_OPENING || m->error.code != (uint32_t)-GR_ELIMIT || !find_other_room(o, s)) {
         orch_home_forgot(s);
         orch_fail_turn(o, s, m->error.text);
     }
@@ -639,8 +688,8 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
 static uint64_t step_drafters(struct gr_orch *o)
 {
     uint64_t next_ns = UINT64_MAX;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct session *s = &o->session[i];
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
         if (s->state == GR_SESSION_RUNNING && s->with.drafter < 0 && s->with.retry_ns != 0) {
             attach_if_due(o, s);
             next_ns = s->with.retry_ns != 0 ? GR_MIN(next_ns, s->with.retry_ns) : next_ns;
@@ -667,8 +716,8 @@ static uint64_t step_waiting(struct gr_orch *o, uint64_t now_ns)
 {
     const uint64_t limit_ns = o->config.queue_timeout_ns;
     uint64_t next_ns = UINT64_MAX;
-    for (int i = 0; limit_ns > 0 && i < GR_ORCH_SESSION_MAX; i++) {
-        struct session *s = &o->session[i];
+    for (int i = 0; limit_ns > 0 && i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
         if (s->state == GR_SESSION_WAITING && now_ns - s->turn.wait_since_ns >= limit_ns) {
             give_turn_up(o, s);
         } else if (s->state == GR_SESSION_WAITING) {
@@ -682,8 +731,8 @@ static uint64_t step_waiting(struct gr_orch *o, uint64_t now_ns)
 static uint64_t step_closing(struct gr_orch *o, uint64_t now_ns)
 {
     uint64_t next_ns = UINT64_MAX;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct session *s = &o->session[i];
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
         if (s->state != GR_SESSION_CLOSING || s->with.n_stats_owed == 0) {
             continue;
         }
@@ -704,14 +753,18 @@ static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
 {
     const uint64_t ttl_ns = o->config.session_ttl_ns;
     uint64_t next_ns = UINT64_MAX;
-    for (int i = 0; ttl_ns > 0 && i < GR_ORCH_SESSION_MAX; i++) {
-        struct session *s = &o->session[i];
+    if (ttl_ns == 0 || now_ns < o->next_expiry_ns) {
+        return ttl_ns == 0 ? UINT64_MAX : o->next_expiry_ns;
+    }
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
         if (s->state == GR_SESSION_IDLE && now_ns - s->turn.idle_since_ns >= ttl_ns) {
             orch_drop_idle(o, s, "idle for longer than session_ttl");
         } else if (s->state == GR_SESSION_IDLE) {
             next_ns = GR_MIN(next_ns, s->turn.idle_since_ns + ttl_ns);
         }
     }
+    o->next_expiry_ns = next_ns;
     return next_ns;
 }
 
@@ -775,27 +828,23 @@ bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t no
 
 bool gr_orch_session_at(const struct gr_orch *o, int i, uint64_t now_ns, struct gr_session_info *out)
 {
-    if (i < 0 || i >= GR_ORCH_SESSION_MAX || o->session[i].state == GR_SESSION_FREE) {
+    if (i < 0 || i >= o->n_place || orch_at(o, i)->state == GR_SESSION_FREE) {
         return false;
     }
-    describe(&o->session[i], now_ns, out);
+    describe(orch_at(o, i), now_ns, out);
     return true;
 }
 
 int gr_orch_n_session(const struct gr_orch *o)
 {
-    int n = 0;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        n += o->session[i].state != GR_SESSION_FREE;
-    }
-    return n;
+    return o->n_session;
 }
 
 int gr_orch_n_turn(const struct gr_orch *o)
 {
     int n = 0;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        n += o->session[i].turn.is_open;
+    for (int i = 0; i < o->n_place; i++) {
+        n += orch_at(o, i)->turn.is_open;
     }
     return n;
 }

@@ -17,8 +17,8 @@
 
 #include <stdbool.h>
 
-#define GR_ORCH_SESSION_MAX 256 /* sessions at a time, idle ones included */
-#define GR_ORCH_WORKER_MAX 16   /* workers at a time */
+#define GR_ORCH_SESSION_MAX 4096 /* sessions at a time, idle ones included */
+#define GR_ORCH_WORKER_MAX 64    /* workers at a time */
 
 enum gr_worker_role { GR_WORKER_TARGET, GR_WORKER_DRAFT };
 enum gr_session_state {
@@ -69,6 +69,7 @@ struct gr_worker_info {
     char peer[GR_HOST_NAME_MAX];   /* numeric address that its link comes from */
     uint64_t incarnation, model_fingerprint, tokenizer_fingerprint;
     uint32_t n_vocab, n_ctx_max, pid;
+    uint32_t n_slot; /* sessions that it has room for at a time */
     char numerics_id[GR_NUMERICS_ID_MAX], host_id[48];
 };
 

@@ -5,6 +5,7 @@
 void orch_home_choose(struct session *s, int target)
 {
     s->at.target = target;
+    orch_load_note(s);
 }
 
 void orch_home_open_sent(struct session *s, bool has_draft)
@@ -36,12 +37,14 @@ void orch_home_close_sent(struct session *s)
 void orch_home_forgot(struct session *s)
 {
     s->at.target = -1;
+    orch_load_note(s);
 }
 
 void orch_home_closed(struct session *s)
 {
     s->at.open_after_close = false;
     s->at.target = -1;
+    orch_load_note(s);
 }
 
 void orch_home_wait_closed(struct session *s, bool wait)
@@ -65,4 +68,24 @@ void orch_home_gone(struct session *s)
 {
     s->at.home = -1;
     s->at.n_reply_owed = 0;
+}
+
+static uint64_t bit_of(uint32_t worker)
+{
+    return (uint64_t)1 << worker;
+}
+
+void orch_home_refused(struct session *s)
+{
+    s->at.refused |= bit_of((uint32_t)s->at.target);
+}
+
+void orch_home_ask_all(struct session *s)
+{
+    s->at.refused = 0;
+}
+
+void orch_home_ask_again(struct session *s, uint32_t worker)
+{
+    s->at.refused &= ~bit_of(worker);
 }

@@ -1,14 +1,18 @@
 /* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
- * orch_session.c (its ways from state to state), orch_workers.c (who is here, who fits, who is silent), orch.c (the
- * calls of clients and what workers say). */
+ * orch_load.c (how many sessions each worker has), orch_place.c (which worker takes a session), orch_session.c (its
+ * ways from state to state), orch_workers.c (who is here, who fits, who is silent), orch.c (the calls of clients and
+ * what workers say). */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
 #include "common/base/fallback.h"
 #include "orchestrator/machine/orch.h"
+#include "orchestrator/machine/placement.h"
+#include "orchestrator/machine/session_index.h"
 #include "orchestrator/machine/transcript.h"
 
-#define PING_MAX 16 /* pings to one worker on their way at a time */
+#define ORCH_CHUNK 16 /* sessions whose memory is taken together */
+#define PING_MAX 16   /* pings to one worker on their way at a time */
 
 /* The parts of a session. Each is written by one file, which is named here; all may read it. */
 
@@ -23,6 +27,7 @@ struct session_home {
     bool opened_over;      /* OPENING by an OPEN over the idle session that the target holds */
     bool open_after_close; /* OPENING: CLOSE was sent first, the OPEN follows its CLOSED */
     bool wait_closed;      /* CLOSING: CLOSED has not come */
+    uint64_t refused;      /* bit per worker: targets that had no room for this turn */
 };
 
 /* orch_with.c: the drafter it works with. */
@@ -36,6 +41,8 @@ struct session_drafter {
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;
     uint64_t stats_due_ns; /* 0: nobody waits for them yet */
+    uint64_t avoided;      /* bit per worker: drafters that failed in this turn and are not tried again in it */
+    uint64_t passed_over;  /* the same of those that are tried again when no other fits */
 };
 
 /* orch_turn.c: the text, and the turn that goes on or was last. */
@@ -54,6 +61,15 @@ struct session_turn {
     uint64_t wait_since_ns; /* since when no target runs the turn; 0: one does */
 };
 
+struct worker;
+
+/* orch_load.c: where the session is counted: a worker's number and 1, 0: nowhere. */
+struct session_load {
+    struct worker *table;     /* whose counts these are; borrowed */
+    uint8_t holds, verifies;  /* at its target: at all, and in a turn */
+    uint8_t attached, drafts; /* the same of its drafter */
+};
+
 struct session {
     enum gr_session_state state; /* orch_turn.c */
     uint64_t id;
@@ -63,6 +79,7 @@ struct session {
     struct session_turn turn;
     struct session_home at;
     struct session_drafter with;
+    struct session_load load;
     char numerics_id[GR_NUMERICS_ID_MAX]; /* of the target that it was opened at last */
     struct gr_session_metrics metrics;
 };
@@ -71,12 +88,21 @@ struct ping {
     uint64_t sent_ns, cookie; /* cookie 0: the machine's own ping */
 };
 
+/* orch_load.c: sessions of a worker. */
+struct worker_load {
+    uint32_t n_held;   /* that it holds, or is attached to */
+    uint32_t n_active; /* of them in a turn: those that are being opened or closed, too */
+};
+
 struct worker {
     bool joined;
     bool leaving; /* it has asked to be let go: no session begins with it, or goes on with it in a turn to come */
     bool let_go;  /* it was told to end */
     struct gr_worker_info info;
-    struct ping ping[PING_MAX]; /* on their way, oldest first: PONGs come in order */
+    struct worker_load load;
+    struct gr_round_forecast forecast; /* by its last PONG */
+    uint32_t n_free_block;             /* by its last PONG */
+    struct ping ping[PING_MAX];        /* on their way, oldest first: PONGs come in order */
     uint32_t n_ping;
     uint64_t next_ping_ns, heard_ns, rtt_ns;
 };
@@ -85,15 +111,32 @@ struct gr_orch {
     struct gr_orch_io io;
     struct gr_orch_config config;
     struct worker worker[GR_ORCH_WORKER_MAX];
-    struct session session[GR_ORCH_SESSION_MAX];
+    struct session *chunk[GR_ORCH_SESSION_MAX / ORCH_CHUNK]; /* owned: places, ORCH_CHUNK in each; made when needed */
+    struct gr_session_index index;
+    int n_place; /* places that there are */
+    int n_session;
+    int last_target, last_drafter; /* that were chosen; orch_place.c */
     uint64_t next_id, now_ns, last_step_ns;
+    uint64_t next_expiry_ns; /* no idle session expires before */
     uint32_t n_refused;
     char why[GR_MSG_TEXT_MAX];
 };
 
+/* The session of a place below n_place. */
+static inline struct session *orch_at(const struct gr_orch *o, int place)
+{
+    return &o->chunk[place / ORCH_CHUNK][place % ORCH_CHUNK];
+}
 struct session *orch_find(const struct gr_orch *o, uint64_t id);
 
 /* The files stand on each other in this order; none calls one that comes after it here. */
+
+/* ---- orch_load.c ---- */
+void orch_load_begin(struct session *s, struct worker *table);
+/* The session's state, target or drafter has changed. */
+void orch_load_note(struct session *s);
+/* The session is over. */
+void orch_load_leave(struct session *s);
 
 /* ---- orch_turn.c ---- */
 void orch_turn_begin(struct session *s, uint32_t base);
@@ -135,6 +178,11 @@ void orch_home_evicted(struct session *s);
 bool orch_home_answered(struct session *s);
 /* The worker is gone, and with it what it owes. */
 void orch_home_gone(struct session *s);
+/* Its target has no room for the turn. */
+void orch_home_refused(struct session *s);
+/* Those that had no room may be asked again: all of them, or one. */
+void orch_home_ask_all(struct session *s);
+void orch_home_ask_again(struct session *s, uint32_t worker);
 
 /* ---- orch_with.c ---- */
 void orch_with_attached(struct session *s, int drafter);
@@ -155,11 +203,38 @@ void orch_with_retry(struct session *s, bool at_once, uint64_t now_ns);
 /* No attachment is due: one is made, or a drafter or another state brings the next. */
 void orch_with_not_due(struct session *s);
 void orch_with_new_epoch(struct session *s);
+/* This drafter is not tried again in the turn. */
+void orch_with_avoid(struct session *s, uint32_t worker);
+/* Nor this one, before all others have been tried. */
+void orch_with_pass_over(struct session *s, uint32_t worker);
+void orch_with_pass_over_none(struct session *s);
+/* All of them may be tried; or one, of whom nothing is known. */
+void orch_with_avoid_none(struct session *s);
+void orch_with_try_again(struct session *s, uint32_t worker);
+
+/* ---- orch_place.c ---- */
+/* The target to open the session at, -1: there is none. Where none fits, one that does not: orch_open() tells why. */
+int orch_place_target(struct gr_orch *o, const struct session *s);
+/* Does a target fit it that has not refused it? Nothing is chosen. */
+bool orch_another_fits(const struct gr_orch *o, const struct session *s);
+/* The drafter to attach it to while `target` has it, -1: none fits. */
+int orch_place_drafter(struct gr_orch *o, const struct session *s, int target);
+/* Another drafter where its trees would take half as long or less, by what both have said; -1: there is none. */
+int orch_freer_drafter(const struct gr_orch *o, const struct session *s);
+/* Does a drafter but this one fit it? Nothing is chosen. */
+bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s, uint32_t worker);
+/* Does a drafter fit it? Nothing is chosen. */
+bool orch_has_drafter(const struct gr_orch *o, const struct session *s, int target);
+/* The longest context of the targets that take ids of this tokenizer; 0: not known. */
+uint32_t orch_longest_context(const struct gr_orch *o, uint64_t tokenizer_fingerprint);
+/* Does its text go on there bit for bit? */
+bool orch_same_numerics(const struct session *s, const struct gr_worker_info *target);
+/* Do these workers' ids mean different tokens? What is not known does not differ. */
+bool orch_differ(uint64_t a, uint64_t b);
 
 /* ---- orch_session.c ---- */
 /* OPENs every session that waits for a target, or for a slot of one. */
 void orch_open_waiting(struct gr_orch *o);
-int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role);
 /* The target has told which mode the session has. */
 void orch_specpv_opened(struct session *s, enum gr_specpv_mode mode);
 /* Notes the mode that an OPEN asks for: the request's, unless a kill switch is on. */
@@ -176,6 +251,8 @@ bool orch_lacks_draft(const struct gr_orch *o, const struct session *s);
 void orch_open_over(struct gr_orch *o, struct session *s);
 void orch_attach(struct gr_orch *o, struct session *s);
 void orch_detach(struct gr_orch *o, struct session *s);
+/* The drafter sheds one running session to a freer one, if there is one. */
+void orch_shed(struct gr_orch *o, uint32_t drafter);
 /* The turn is over: IDLE, or CLOSING. May call the client: do not touch s afterwards. */
 void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text);
 /* The turn cannot be served: a kept session goes back to what it was before. */
@@ -184,6 +261,9 @@ void orch_close(struct gr_orch *o, struct session *s, enum gr_finish finish, con
 /* An idle session goes at once; nobody waits for its workers' replies. */
 void orch_drop_idle(struct gr_orch *o, struct session *s, const char *why);
 void orch_finish_if_released(struct gr_orch *o, struct session *s);
+/* A worker has come: idle sessions of those that have more than their share leave them, and are placed anew by their
+ * next turn. */
+void orch_spread_idle(struct gr_orch *o, enum gr_worker_role role);
 
 /* ---- orch_workers.c ---- */
 /* The worker has said something. */

@@ -7,16 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role)
-{
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        if (o->worker[i].joined && !o->worker[i].leaving && o->worker[i].info.role == role) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 static void send_to(struct gr_orch *o, int worker, const struct gr_msg *m)
 {
     o->io.send(o->io.ctx, (uint32_t)worker, m);
@@ -51,17 +41,7 @@ static bool at_context_limit(const struct gr_orch *o, const struct session *s, i
 static bool other_tokenizer(const struct gr_orch *o, const struct session *s, int target)
 {
     const uint64_t ours = s->request.tokenizer_fingerprint;
-    const uint64_t its = o->worker[target].info.tokenizer_fingerprint;
-    return ours != 0 && its != 0 && ours != its;
-}
-
-static bool has_generated(const struct gr_transcript *t)
-{
-    bool generated = false;
-    for (uint32_t i = 0; i < t->n_segment; i++) {
-        generated = generated || t->segment[2 * i] == GR_SEGMENT_GENERATED;
-    }
-    return generated;
+    return orch_differ(ours, o->worker[target].info.tokenizer_fingerprint);
 }
 
 /* A text is one target's own, bit for bit, only where all of it comes from one order of sums. False: the turn has
@@ -70,7 +50,7 @@ static bool accept_numerics(struct gr_orch *o, struct session *s, int target)
 {
     const char *its = o->worker[target].info.numerics_id;
     char text[GR_MSG_TEXT_MAX];
-    if (strcmp(s->numerics_id, its) == 0 || !has_generated(&s->turn.transcript)) {
+    if (orch_same_numerics(s, &o->worker[target].info)) {
         return true;
     }
     snprintf(text, sizeof(text), "the text so far is of a target that computes as %s, the one there is now as %s",
@@ -91,7 +71,7 @@ static void wishes_for_target(const struct gr_orch *o, struct session *s, struct
     gr_wishes_copy(w, &s->request.wishes);
     w->turn.max_tokens -= n_generated(s);
     w->turn.min_tokens -= GR_MIN(w->turn.min_tokens, n_generated(s));
-    w->want_draft = wants_draft(o, s) && orch_find_worker(o, GR_WORKER_DRAFT) >= 0;
+    w->want_draft = wants_draft(o, s) && orch_has_drafter(o, s, s->at.target);
     w->single_token = w->single_token || o->config.force_single_token;
     orch_specpv_ask(o, s);
     w->specpv = s->specpv;
@@ -123,7 +103,7 @@ static void send_open(struct gr_orch *o, struct session *s)
 
 void orch_open(struct gr_orch *o, struct session *s)
 {
-    const int target = orch_find_worker(o, GR_WORKER_TARGET);
+    const int target = orch_place_target(o, s);
     char text[GR_MSG_TEXT_MAX];
     orch_wait(s, o->now_ns);
     if (target < 0) {
@@ -170,7 +150,7 @@ void orch_reopen(struct gr_orch *o, struct session *s)
 
 bool orch_lacks_draft(const struct gr_orch *o, const struct session *s)
 {
-    return wants_draft(o, s) && !s->at.has_draft && orch_find_worker(o, GR_WORKER_DRAFT) >= 0;
+    return wants_draft(o, s) && !s->at.has_draft && orch_has_drafter(o, s, s->at.target);
 }
 
 void orch_open_over(struct gr_orch *o, struct session *s)
@@ -213,13 +193,9 @@ static bool ahead_pays(const struct gr_worker_info *target, const struct gr_work
     return !one_host || (on_gpu && !one_gpu);
 }
 
-void orch_attach(struct gr_orch *o, struct session *s)
+static void attach_to(struct gr_orch *o, struct session *s, int drafter)
 {
-    const int drafter = orch_find_worker(o, GR_WORKER_DRAFT);
     orch_with_not_due(s);
-    if (!wants_draft(o, s) || drafter < 0 || s->with.drafter >= 0 || s->state != GR_SESSION_RUNNING) {
-        return;
-    }
     const struct gr_worker_info *target = &o->worker[s->at.target].info;
     struct gr_msg m = {.type = GR_MSG_ATTACH, .session = s->id, .attach = {.epoch = s->epoch}};
     struct gr_wishes *w = &m.attach.wishes;
@@ -233,6 +209,17 @@ void orch_attach(struct gr_orch *o, struct session *s)
     send_to(o, drafter, &m);
 }
 
+void orch_attach(struct gr_orch *o, struct session *s)
+{
+    if (!wants_draft(o, s) || s->with.drafter >= 0 || s->state != GR_SESSION_RUNNING) {
+        return;
+    }
+    const int drafter = orch_place_drafter(o, s, s->at.target);
+    if (drafter >= 0) {
+        attach_to(o, s, drafter);
+    }
+}
+
 void orch_detach(struct gr_orch *o, struct session *s)
 {
     if (s->with.drafter < 0) {
@@ -243,10 +230,29 @@ void orch_detach(struct gr_orch *o, struct session *s)
     send_to(o, drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = s->id});
 }
 
+void orch_shed(struct gr_orch *o, uint32_t drafter)
+{
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
+        const bool runs = s->state == GR_SESSION_RUNNING && s->with.drafter == (int)drafter;
+        const int to = runs ? orch_freer_drafter(o, s) : -1;
+        if (to >= 0) {
+            log_info("session %" PRIu64 " moves from draft worker %u to %d: its trees come sooner there", s->id,
+                     drafter + 1, to + 1);
+            orch_detach(o, s);
+            attach_to(o, s, to);
+            return;
+        }
+    }
+}
+
 /* ---- ends ---- */
 
-static void forget(struct session *s)
+static void forget(struct gr_orch *o, struct session *s)
 {
+    orch_load_leave(s);
+    gr_session_index_remove(&o->index, s->id);
+    o->n_session--;
     gr_transcript_finish(&s->turn.transcript);
     memset(s, 0, sizeof(*s));
 }
@@ -262,7 +268,7 @@ static void report_end(struct gr_orch *o, struct session *s, bool was_in_turn)
     if (s->request.wishes.keep_open && o->io.on_closed != NULL) {
         o->io.on_closed(o->io.ctx, s->id, user, s->turn.text);
     }
-    forget(s);
+    forget(o, s);
 }
 
 void orch_finish_if_released(struct gr_orch *o, struct session *s)
@@ -304,6 +310,7 @@ void orch_drop_idle(struct gr_orch *o, struct session *s, const char *why)
 static void go_idle(struct gr_orch *o, struct session *s)
 {
     orch_idle(s, o->now_ns);
+    o->next_expiry_ns = GR_MIN(o->next_expiry_ns, o->now_ns + o->config.session_ttl_ns);
 }
 
 void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text)
@@ -332,4 +339,50 @@ void orch_fail_turn(struct gr_orch *o, struct session *s, const char *text)
     orch_detach(o, s);
     orch_home_forgot(s);
     orch_end_turn(o, s, GR_FINISH_ERROR, text);
+}
+
+/* Its target lets go of it; the next turn is opened where it fits best. */
+static void leave_home(struct gr_orch *o, struct session *s)
+{
+    orch_detach(o, s);
+    orch_home_close_sent(s);
+    send_to(o, s->at.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = s->id});
+}
+
+/* How many sessions each worker of the role has above its share, which is the same for all. */
+static void find_excess(const struct gr_orch *o, enum gr_worker_role role, uint32_t excess[GR_ORCH_WORKER_MAX])
+{
+    uint32_t n_held = 0;
+    uint32_t n_worker = 0;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        const bool counts = o->worker[i].joined && o->worker[i].info.role == role;
+        n_held += counts ? o->worker[i].load.n_held : 0;
+        n_worker += counts;
+    }
+    const uint32_t share = n_worker > 0 ? (n_held + n_worker - 1) / n_worker : 0;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        const bool counts = o->worker[i].joined && o->worker[i].info.role == role;
+        const uint32_t held = counts ? o->worker[i].load.n_held : 0;
+        excess[i] = held - GR_MIN(held, share);
+    }
+}
+
+void orch_spread_idle(struct gr_orch *o, enum gr_worker_role role)
+{
+    uint32_t excess[GR_ORCH_WORKER_MAX];
+    find_excess(o, role, excess);
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
+        const bool is_target = role == GR_WORKER_TARGET;
+        const int worker = is_target ? s->at.target : s->with.drafter;
+        if (s->state != GR_SESSION_IDLE || worker < 0 || s->at.open_after_close || excess[worker] == 0) {
+            continue;
+        }
+        excess[worker]--;
+        if (is_target) {
+            leave_home(o, s);
+        } else {
+            orch_detach(o, s);
+        }
+    }
 }

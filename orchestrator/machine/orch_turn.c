@@ -44,22 +44,26 @@ void orch_wait(struct session *s, uint64_t now_ns)
 {
     s->state = GR_SESSION_WAITING;
     s->turn.wait_since_ns = s->turn.wait_since_ns == 0 ? now_ns : s->turn.wait_since_ns;
+    orch_load_note(s);
 }
 
 void orch_opening(struct session *s)
 {
     s->state = GR_SESSION_OPENING;
+    orch_load_note(s);
 }
 
 void orch_running(struct session *s)
 {
     s->state = GR_SESSION_RUNNING;
     s->turn.wait_since_ns = 0;
+    orch_load_note(s);
 }
 
 void orch_closing(struct session *s)
 {
     s->state = GR_SESSION_CLOSING;
+    orch_load_note(s);
 }
 
 void orch_idle(struct session *s, uint64_t now_ns)
@@ -67,6 +71,7 @@ void orch_idle(struct session *s, uint64_t now_ns)
     s->state = GR_SESSION_IDLE;
     s->turn.is_open = false;
     s->turn.idle_since_ns = now_ns;
+    orch_load_note(s);
 }
 
 void orch_text_cut(struct session *s, uint32_t len)

@@ -14,6 +14,7 @@
 void orch_with_attached(struct session *s, int drafter)
 {
     s->with.drafter = drafter;
+    orch_load_note(s);
 }
 
 void orch_with_detached(struct session *s)
@@ -24,12 +25,14 @@ void orch_with_detached(struct session *s)
     w->stats_from = w->drafter;
     w->drafter = -1;
     w->attached_ns = 0;
+    orch_load_note(s);
 }
 
 void orch_with_lost(struct session *s)
 {
     s->with.drafter = -1;
     s->with.attached_ns = 0;
+    orch_load_note(s);
 }
 
 void orch_with_stats(struct session *s)
@@ -80,8 +83,35 @@ void orch_with_not_due(struct session *s)
     s->with.retry_ns = 0;
 }
 
+void orch_with_avoid(struct session *s, uint32_t worker)
+{
+    s->with.avoided |= (uint64_t)1 << worker;
+}
+
+void orch_with_avoid_none(struct session *s)
+{
+    s->with.avoided = s->with.passed_over = 0;
+}
+
+void orch_with_pass_over(struct session *s, uint32_t worker)
+{
+    s->with.passed_over |= (uint64_t)1 << worker;
+}
+
+void orch_with_pass_over_none(struct session *s)
+{
+    s->with.passed_over = 0;
+}
+
+void orch_with_try_again(struct session *s, uint32_t worker)
+{
+    s->with.avoided &= ~((uint64_t)1 << worker);
+    s->with.passed_over &= ~((uint64_t)1 << worker);
+}
+
 void orch_with_new_epoch(struct session *s)
 {
     s->with.n_retry = 0;
     s->with.retry_ns = 0;
+    orch_with_avoid_none(s); /* they may work with the target that comes */
 }

@@ -15,30 +15,25 @@ static const char *role_name(enum gr_worker_role role)
 
 /* ---- who fits ---- */
 
-static bool differ(uint64_t a, uint64_t b)
-{
-    return a != 0 && b != 0 && a != b;
-}
-
 /* NULL: they fit; else the line that names both. Workers of one role run one model, all share one tokenizer. */
 static const char *misfit(const struct gr_worker_info *a, const struct gr_worker_info *b, uint32_t b_number, char *text,
                           size_t cap)
 {
     const char *a_role = role_name(a->role);
     const char *b_role = role_name(b->role);
-    if (differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint)) {
+    if (orch_differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint)) {
         snprintf(text, cap,
                  "the tokenizer of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s "
                  "worker %u (%016" PRIx64 "): all need one tokenizer",
                  a_role, a->tokenizer_fingerprint, b_role, b_number, b->tokenizer_fingerprint);
         return text;
     }
-    if (differ(a->n_vocab, b->n_vocab)) {
+    if (orch_differ(a->n_vocab, b->n_vocab)) {
         snprintf(text, cap, "this %s worker has a vocabulary of %u ids, %s worker %u has %u: all need one vocabulary",
                  a_role, a->n_vocab, b_role, b_number, b->n_vocab);
         return text;
     }
-    if (a->role == b->role && differ(a->model_fingerprint, b->model_fingerprint)) {
+    if (a->role == b->role && orch_differ(a->model_fingerprint, b->model_fingerprint)) {
         snprintf(text, cap,
                  "the model of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s worker %u "
                  "(%016" PRIx64 "): workers of one role run one model",
@@ -63,29 +58,41 @@ static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const struct gr
 
 void orch_open_waiting(struct gr_orch *o)
 {
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->session[i].state == GR_SESSION_WAITING) {
-            orch_open(o, &o->session[i]);
+    for (int i = 0; i < o->n_place; i++) {
+        if (orch_at(o, i)->state == GR_SESSION_WAITING) {
+            orch_open(o, orch_at(o, i));
         }
     }
 }
 
 static void attach_running(struct gr_orch *o)
 {
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->session[i].state == GR_SESSION_RUNNING) {
-            orch_attach(o, &o->session[i]);
+    for (int i = 0; i < o->n_place; i++) {
+        if (orch_at(o, i)->state == GR_SESSION_RUNNING) {
+            orch_attach(o, orch_at(o, i));
         }
     }
 }
 
-static void employ(struct gr_orch *o, enum gr_worker_role role)
+/* What another worker of this number has refused, or failed at, says nothing of the one that has come. */
+static void forgive(struct gr_orch *o, uint32_t worker)
 {
+    for (int i = 0; i < o->n_place; i++) {
+        orch_home_ask_again(orch_at(o, i), worker);
+        orch_with_try_again(orch_at(o, i), worker);
+    }
+}
+
+static void employ(struct gr_orch *o, uint32_t worker)
+{
+    const enum gr_worker_role role = o->worker[worker].info.role;
+    forgive(o, worker);
     if (role == GR_WORKER_TARGET) {
         orch_open_waiting(o);
     } else {
         attach_running(o);
     }
+    orch_spread_idle(o, role);
 }
 
 enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, uint64_t now_ns)
@@ -105,7 +112,7 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
     }
     o->worker[worker] = (struct worker){
         .joined = true, .info = *info, .heard_ns = now_ns, .next_ping_ns = now_ns + o->config.ping_interval_ns};
-    employ(o, info->role);
+    employ(o, worker);
     return GR_OK;
 }
 
@@ -150,8 +157,8 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
     o->now_ns = now_ns;
     o->worker[worker].joined = false;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct session *s = &o->session[i];
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
         if (s->state != GR_SESSION_FREE && s->with.stats_from == (int)worker && s->with.n_stats_owed > 0) {
             orch_with_no_stats(s);
             orch_finish_if_released(o, s);
@@ -183,8 +190,8 @@ void orch_leave(struct gr_orch *o, uint32_t worker)
 static bool is_needed(const struct gr_orch *o, int worker)
 {
     bool needed = false;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        const struct session *s = &o->session[i];
+    for (int i = 0; i < o->n_place; i++) {
+        const struct session *s = orch_at(o, i);
         const bool works = s->at.target == worker || s->with.drafter == worker;
         const bool owes = s->with.n_stats_owed > 0 && s->with.stats_from == worker;
         needed = needed || (s->state != GR_SESSION_FREE && ((s->turn.is_open && works) || owes));
@@ -248,6 +255,12 @@ void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, ui
     w->n_ping--;
     memmove(w->ping, w->ping + 1, w->n_ping * sizeof(w->ping[0]));
     w->rtt_ns = now_ns - p.sent_ns;
+    w->n_free_block = m->pong.n_free_block;
+    w->forecast = (struct gr_round_forecast){
+        .n_active = m->pong.n_turn, .round_ns = (double)m->pong.round_ns, .more_ns = (double)m->pong.more_ns};
+    if (w->info.role == GR_WORKER_DRAFT) {
+        orch_shed(o, worker);
+    }
     if (p.cookie != 0 && o->io.on_pong != NULL) {
         o->io.on_pong(o->io.ctx, worker, p.cookie, w->rtt_ns, m);
     }
@@ -315,13 +328,8 @@ const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t wo
     if (worker >= GR_ORCH_WORKER_MAX || !o->worker[worker].joined) {
         return NULL;
     }
-    uint32_t n = 0;
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        const struct session *s = &o->session[i];
-        n += s->state != GR_SESSION_FREE && (s->at.target == (int)worker || s->with.drafter == (int)worker);
-    }
     *rtt_ns_out = o->worker[worker].rtt_ns;
-    *n_session_out = n;
+    *n_session_out = o->worker[worker].load.n_held;
     return &o->worker[worker].info;
 }
 

@@ -23,13 +23,13 @@ struct gr_desk {
     struct gr_orch *orch;
     struct gr_desk_io io;
     bool draining;
-    uint32_t n_client;
+    uint32_t n_client, n_turn_client;
     uint32_t *generation; /* of each client number: replies to one that is gone reach no other */
     struct session session[N_SESSION];
 };
 
-enum gr_status gr_desk_create(struct gr_orch *orch, uint32_t n_client, const struct gr_desk_io *io,
-                              struct gr_desk **out)
+enum gr_status gr_desk_create(struct gr_orch *orch, uint32_t n_client, uint32_t n_turn_client,
+                              const struct gr_desk_io *io, struct gr_desk **out)
 {
     struct gr_desk *d = calloc(1, sizeof(*d));
     uint32_t *generation = calloc(n_client, sizeof(*generation));
@@ -39,7 +39,8 @@ enum gr_status gr_desk_create(struct gr_orch *orch, uint32_t n_client, const str
         free(generation);
         return GR_ENOMEM;
     }
-    *d = (struct gr_desk){.orch = orch, .io = *io, .n_client = n_client, .generation = generation};
+    *d = (struct gr_desk){
+        .orch = orch, .io = *io, .n_client = n_client, .n_turn_client = n_turn_client, .generation = generation};
     *out = d;
     return GR_OK;
 }
@@ -119,6 +120,19 @@ static struct session *free_session(struct gr_desk *d)
     return NULL;
 }
 
+/* False: it may only look, and has been told so. */
+static bool may_have_turns(const struct gr_desk *d, uint32_t client, uint64_t session)
+{
+    char text[GR_MSG_TEXT_MAX];
+    if (client < d->n_turn_client) {
+        return true;
+    }
+    snprintf(text, sizeof(text), "%u clients are connected, which is as many as may have turns: try again later",
+             d->n_turn_client);
+    send_error(d, client, session, GR_ELIMIT, text);
+    return false;
+}
+
 /* NULL: may be tried; else what is wrong with it. The target checks what only it knows. */
 static const char *check_open(const struct gr_desk *d, const struct gr_msg *m)
 {
@@ -138,6 +152,9 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
 {
     struct gr_session_request q;
     uint64_t session = 0;
+    if (!may_have_turns(d, client, 0)) {
+        return;
+    }
     const char *wrong = check_open(d, m);
     if (wrong != NULL) {
         send_error(d, client, 0, GR_EINVAL, wrong);
@@ -165,6 +182,9 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
     struct session *s = find(d, m->session);
     struct gr_session_info info;
     char text[GR_MSG_TEXT_MAX];
+    if (!may_have_turns(d, client, m->session)) {
+        return;
+    }
     if (d->draining) {
         send_error(d, client, m->session, GR_ECANCELED, draining_text);
         return;

@@ -21,6 +21,7 @@
 struct link {
     struct gr_control *control; /* NULL: slot is free */
     bool joined;                /* workers: JOIN has come */
+    bool ready;                 /* something may be there to read */
     bool broken;                /* to be dropped: its queue is full */
     bool drained;               /* it has been told to end */
     uint64_t incarnation;       /* workers: JOIN's */
@@ -30,6 +31,8 @@ struct link {
     char host[GR_HOST_NAME_MAX]; /* of JOIN */
     uint32_t pid;
 };
+
+#define N_LINK (GR_ORCH_WORKER_MAX + GR_CLIENT_MAX)
 
 struct gr_hub {
     struct gr_hub_config config;
@@ -113,7 +116,8 @@ static void admit(struct gr_hub *h, const struct gr_arrival *a)
     if (is_client) {
         gr_control_limit_out(control, GR_CLIENT_QUEUE_BYTES);
     }
-    *l = (struct link){.control = control, .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
+    *l = (struct link){
+        .control = control, .ready = true, .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
     memcpy(l->host_id, a->peer.host_id, sizeof(l->host_id));
     note_peer(l, a->fd);
 }
@@ -198,6 +202,7 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
                                   .n_vocab = m->join.n_vocab,
                                   .n_ctx_max = m->join.n_ctx_max,
                                   .incarnation = m->join.incarnation,
+                                  .n_slot = m->join.n_session,
                                   .pid = m->join.pid};
     memcpy(info.address, m->join.address, sizeof(info.address));
     memcpy(info.host, m->join.host, sizeof(info.host));
@@ -243,6 +248,7 @@ static bool receive_worker(struct gr_hub *h, uint32_t worker)
         struct gr_msg m;
         enum gr_status st = l->broken ? GR_ECLOSED : gr_control_recv(l->control, &m);
         if (st == GR_AGAIN) {
+            l->ready = false;
             return i > 0;
         }
         if (st == GR_OK) {
@@ -264,6 +270,7 @@ static bool receive_client(struct gr_hub *h, uint32_t client)
         struct gr_msg m;
         enum gr_status st = l->broken ? GR_ELIMIT : gr_control_recv(l->control, &m);
         if (st == GR_AGAIN) {
+            l->ready = false;
             return i > 0;
         }
         if (st == GR_OK) {
@@ -433,18 +440,24 @@ struct gr_orch *gr_hub_orch(struct gr_hub *h)
     return h->orch;
 }
 
+/* Links that poll() has found nothing at are not read: with hundreds of clients that would be most of the work. */
+static bool is_to_read(const struct link *l)
+{
+    return l->control != NULL && (l->ready || l->broken);
+}
+
 static bool receive_all(struct gr_hub *h)
 {
     bool progress = false;
     take_arrivals(h);
     gr_gate_accept(h->gate, gr_clock_ns());
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        if (h->link[i].control != NULL) {
+        if (is_to_read(&h->link[i])) {
             progress |= receive_worker(h, i);
         }
     }
     for (uint32_t i = 0; i < GR_CLIENT_MAX; i++) {
-        if (h->client[i].control != NULL) {
+        if (is_to_read(&h->client[i])) {
             progress |= receive_client(h, i);
         }
     }
@@ -470,22 +483,50 @@ static bool flush_all(struct gr_hub *h)
     return progress;
 }
 
-static nfds_t watch(struct gr_hub *h, struct pollfd *fds, int extra_fd, uint64_t now_ns)
+static struct link *link_at(struct gr_hub *h, int i)
+{
+    return i < GR_ORCH_WORKER_MAX ? &h->link[i] : &h->client[i - GR_ORCH_WORKER_MAX];
+}
+
+/* polled[k]: whose fds[k] is; NULL: no link's. */
+static nfds_t watch(struct gr_hub *h, struct pollfd *fds, struct link **polled, int extra_fd, uint64_t now_ns)
 {
     nfds_t n = 0;
+    polled[0] = polled[1] = polled[2] = NULL;
     fds[n++] = (struct pollfd){.fd = h->wake_fd, .events = POLLIN};
     fds[n++] = (struct pollfd){.fd = gr_gate_poll_fd(h->gate, now_ns), .events = POLLIN};
     if (extra_fd >= 0) {
         fds[n++] = (struct pollfd){.fd = extra_fd, .events = POLLIN};
     }
-    for (int i = 0; i < GR_ORCH_WORKER_MAX + GR_CLIENT_MAX; i++) {
-        const struct gr_control *c =
-            i < GR_ORCH_WORKER_MAX ? h->link[i].control : h->client[i - GR_ORCH_WORKER_MAX].control;
-        if (c != NULL) {
-            fds[n++] = (struct pollfd){.fd = gr_control_fd(c), .events = gr_control_events(c)};
+    for (int i = 0; i < N_LINK; i++) {
+        struct link *l = link_at(h, i);
+        if (l->control != NULL) {
+            polled[n] = l;
+            fds[n++] = (struct pollfd){.fd = gr_control_fd(l->control), .events = gr_control_events(l->control)};
         }
     }
     return n;
+}
+
+/* wait_ms: -1: no limit. */
+static void wait_for_more(struct gr_hub *h, int wait_ms, int extra_fd, uint64_t now_ns)
+{
+    struct pollfd fds[N_LINK + 3];
+    struct link *polled[N_LINK + 3];
+    const nfds_t n = watch(h, fds, polled, extra_fd, now_ns);
+    if (poll(fds, n, wait_ms) <= 0) {
+        return;
+    }
+    for (nfds_t i = 0; i < n; i++) {
+        if (polled[i] != NULL && (fds[i].revents & ~POLLOUT) != 0) {
+            polled[i]->ready = true;
+        }
+    }
+    if ((fds[0].revents & POLLIN) != 0) {
+        uint64_t count = 0;
+        ssize_t got = read(h->wake_fd, &count, sizeof(count));
+        (void)got;
+    }
 }
 
 /* ms until at_ns, rounded up; -1: never. */
@@ -504,17 +545,8 @@ void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
     const uint64_t step_ns = gr_orch_step(h->orch, now_ns);
     const int step_ms = ms_until(GR_MIN(step_ns, gr_gate_wake_ns(h->gate, now_ns)), now_ns);
     progress |= flush_all(h);
-    if (progress) {
-        return;
-    }
-    struct pollfd fds[GR_ORCH_WORKER_MAX + GR_CLIENT_MAX + 3];
-    const nfds_t n = watch(h, fds, extra_fd, now_ns);
     const int wait_ms = step_ms < 0 ? timeout_ms : timeout_ms < 0 ? step_ms : GR_MIN(step_ms, timeout_ms);
-    if (poll(fds, n, wait_ms) > 0 && (fds[0].revents & POLLIN) != 0) {
-        uint64_t count = 0;
-        ssize_t got = read(h->wake_fd, &count, sizeof(count));
-        (void)got;
-    }
+    wait_for_more(h, progress ? 0 : wait_ms, extra_fd, now_ns);
 }
 
 int gr_hub_n_client(const struct gr_hub *h)

@@ -9,8 +9,11 @@
 
 #define GR_PING_INTERVAL_NS 1000000000ull /* between two pings to a worker */
 #define GR_PING_TIMEOUT_NS 5000000000ull  /* a worker that is silent for longer is lost: a broken link shows at once */
-#define GR_CLIENT_MAX 32
-#define GR_CLIENT_QUEUE_BYTES (256u << 10) /* what may wait for a client that does not read */
+#define GR_CLIENT_TURN_MAX 512            /* clients at a time that may have turns */
+/* Clients at a time: those that come when all of the former are there may look and close (ping, list, wait), not ask
+ * for turns, so that an operator always gets in. */
+#define GR_CLIENT_MAX (GR_CLIENT_TURN_MAX + 16)
+#define GR_CLIENT_QUEUE_BYTES (1u << 20) /* what may wait for a client that does not read */
 
 struct gr_hub;
 

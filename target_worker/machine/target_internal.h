@@ -375,6 +375,11 @@ struct decoding {
 struct decoding target_decoding(const struct gr_target *t);
 /* Sessions in a turn: queued, reading a prompt or decoding. */
 int target_in_turn(const struct gr_target *t);
+/* ns of a round with one more session like those that decode, and what each after that one adds. Zeroes: not known. */
+struct round_forecast {
+    uint64_t round_ns, more_ns;
+};
+struct round_forecast target_forecast(const struct gr_target *t);
 /* A drafter has been asked for a tree that has not come: it is at work. */
 bool target_is_drafting(const struct gr_target *t);
 /* The group that n sessions which decode together are judged by; NULL: one is alone. */

@@ -11,6 +11,12 @@ struct gr_attended target_specpv_context(const struct session *s)
     return (struct gr_attended){.n_token = n_list + s->prefix.len - s->specpv.dense_from, .view = true};
 }
 
+/* Of the session's next pass. */
+static int32_t rows_of(const struct session *s)
+{
+    return s->next.mode == GR_SPEC_TREE ? 1 + (s->draft.valid ? s->draft.tree.n : 0) : 1;
+}
+
 /* Rows and contexts that other decoding sessions bring into a pass. */
 static struct gr_pass_load others_load(const struct gr_target *t, const struct session *s)
 {
@@ -18,8 +24,7 @@ static struct gr_pass_load others_load(const struct gr_target *t, const struct s
     for (int i = 0; i < t->config.n_session_max; i++) {
         const struct session *o = &t->session[i];
         if (o != s && o->state == SESSION_DECODE) {
-            const int32_t n_row = o->next.mode == GR_SPEC_TREE ? 1 + (o->draft.valid ? o->draft.tree.n : 0) : 1;
-            gr_pass_load_add(&load, n_row, target_specpv_context(o));
+            gr_pass_load_add(&load, rows_of(o), target_specpv_context(o));
         }
     }
     return load;
@@ -76,6 +81,37 @@ int target_in_turn(const struct gr_target *t)
         n += t->session[i].state != SESSION_FREE && t->session[i].state != SESSION_IDLE;
     }
     return n;
+}
+
+/* Adds what all sessions that decode have, and n_more like their mean. */
+static double crowd_ns(const struct gr_target *t, int n_more)
+{
+    struct gr_pass_load load = {0};
+    int64_t context = 0;
+    int n = 0;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        const struct session *s = &t->session[i];
+        if (s->state == SESSION_DECODE) {
+            gr_pass_load_add(&load, rows_of(s), target_specpv_context(s));
+            context += s->prefix.len;
+            n++;
+        }
+    }
+    const int32_t n_row = n > 0 ? (load.n_row + n - 1) / n : 1;
+    for (int i = 0; i < n_more; i++) {
+        gr_pass_load_add(&load, n_row, gr_attends_all(n > 0 ? (int32_t)(context / n) : 0));
+    }
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
+struct round_forecast target_forecast(const struct gr_target *t)
+{
+    if (t->config.cost == NULL && t->cost.n_seen == 0) {
+        return (struct round_forecast){0};
+    }
+    const double one_ns = crowd_ns(t, 1);
+    const double more_ns = crowd_ns(t, 2) - one_ns;
+    return (struct round_forecast){.round_ns = (uint64_t)one_ns, .more_ns = (uint64_t)GR_MAX(more_ns, 0.0)};
 }
 
 struct gr_spec_group *target_group(struct gr_target *t, int n)

@@ -174,7 +174,7 @@ static const struct schema {
      " n_ahead n_hit n_first n_first_hit n_alarm wire_bytes wire_tokens first_expected "},
     {GR_MSG_DRAFT_TROUBLE, "DRAFT_TROUBLE", " session ", " n_desync n_fallback n_feature_gap "},
     {GR_MSG_PING, "PING", " ", " worker "},
-    {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns "},
+    {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns n_turn round_ns more_ns "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " ended "},
     {GR_MSG_DRAIN, "DRAIN", " ", " "},
     {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen cut undrafted "},

@@ -10,7 +10,7 @@
 #include "common/protocol/msg.h"
 #include "transport/connect/bootstrap.h"
 
-#define GR_PEER_MAX 16 /* peers of a worker at a time */
+#define GR_PEER_MAX 64 /* peers of a worker at a time */
 
 struct gr_worker_config {
     struct gr_hello hello; /* of this worker; role, fingerprints, limits. Nonce and host id are filled here */

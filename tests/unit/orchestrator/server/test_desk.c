@@ -2,6 +2,7 @@
 #include "tests/unit/orch_world.h"
 
 #define N_CLIENT 3
+#define N_TURN_CLIENT 2 /* the last one may only look */
 
 /* What clients were told. */
 static struct {
@@ -31,7 +32,8 @@ static struct world *make_desk(void)
 {
     struct world *w = make(NULL);
     memset(&told, 0, sizeof(told));
-    assert_int_equal(gr_desk_create(w->orch, N_CLIENT, &(struct gr_desk_io){.send = to_client}, &w->desk), GR_OK);
+    assert_int_equal(
+        gr_desk_create(w->orch, N_CLIENT, N_TURN_CLIENT, &(struct gr_desk_io){.send = to_client}, &w->desk), GR_OK);
     join_target(w);
     return w;
 }
@@ -105,6 +107,35 @@ static void test_closer_goes(void **state)
     closed(w);
     assert_int_equal(told.n_msg[0][GR_MSG_CLOSED], 0);
     assert_int_equal(told.n_msg[1][GR_MSG_CLOSED], 1);
+    destroy(w);
+}
+
+/* Who came when all that may have turns were there: may look and close, not ask for turns. */
+static void test_one_too_many(void **state)
+{
+    (void)state;
+    struct world *w = make_desk();
+    open_session(w, 0);
+    commit(w, 7, 1, GR_FINISH_STOP);
+    int32_t ids[] = {1, 2, 3};
+    int32_t segments[] = {0, 3};
+    const struct gr_msg open = {.type = GR_MSG_OPEN,
+                                .open = {.ids = {ids, 3},
+                                         .segments = {segments, 2},
+                                         .wishes = {.turn = {.max_tokens = 9}, .sampling = {.top_p = 1.0}}}};
+    const struct gr_msg append = {
+        .type = GR_MSG_APPEND, .session = w->session, .append = {.ids = {ids, 1}, .wishes = {.max_tokens = 9}}};
+    ask(w, 2, &open);
+    assert_int_equal(told.n_msg[2][GR_MSG_ERROR], 1);
+    assert_non_null(strstr(told.text, "2 clients"));
+    ask(w, 2, &append);
+    assert_int_equal(told.n_msg[2][GR_MSG_ERROR], 2);
+    assert_int_equal(w->n_sent, 0);
+    ask(w, 2, &(struct gr_msg){.type = GR_MSG_LIST});
+    assert_int_equal(told.n_msg[2][GR_MSG_LISTED], 1);
+    ask(w, 2, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = w->session});
+    closed(w);
+    assert_int_equal(told.n_msg[2][GR_MSG_CLOSED], 1);
     destroy(w);
 }
 
@@ -186,11 +217,9 @@ static void test_client_goes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_closers),
-        cmocka_unit_test(test_closer_goes),
-        cmocka_unit_test(test_truncate_crosses_the_end),
-        cmocka_unit_test(test_truncate_of_another),
-        cmocka_unit_test(test_client_goes),
+        cmocka_unit_test(test_two_closers),         cmocka_unit_test(test_closer_goes),
+        cmocka_unit_test(test_one_too_many),        cmocka_unit_test(test_truncate_crosses_the_end),
+        cmocka_unit_test(test_truncate_of_another), cmocka_unit_test(test_client_goes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,150 @@
+/* Which worker takes a session: what each would be for it, and the choice (placement.h). */
+#include "orchestrator/machine/orch_internal.h"
+
+#include <string.h>
+
+_Static_assert(GR_ORCH_WORKER_MAX <= 64, "a set of workers is a uint64_t");
+
+/* May the worker take the session while `target` has it? */
+typedef bool fits_fn(const struct gr_orch *o, const struct session *s, int worker, int target);
+
+bool orch_differ(uint64_t a, uint64_t b)
+{
+    return a != 0 && b != 0 && a != b;
+}
+
+static bool is_in(uint64_t set, int worker)
+{
+    return (set >> worker & 1) != 0;
+}
+
+static bool has_generated(const struct gr_transcript *t)
+{
+    bool generated = false;
+    for (uint32_t i = 0; i < t->n_segment; i++) {
+        generated = generated || t->segment[2 * i] == GR_SEGMENT_GENERATED;
+    }
+    return generated;
+}
+
+bool orch_same_numerics(const struct session *s, const struct gr_worker_info *target)
+{
+    return strcmp(s->numerics_id, target->numerics_id) == 0 || !has_generated(&s->turn.transcript);
+}
+
+static bool is_taking(const struct worker *w, enum gr_worker_role role)
+{
+    return w->joined && !w->leaving && w->info.role == role;
+}
+
+static bool is_target(const struct gr_orch *o, const struct session *s, int worker, int target)
+{
+    (void)target;
+    const struct worker *w = &o->worker[worker];
+    return is_taking(w, GR_WORKER_TARGET) && !is_in(s->at.refused, worker);
+}
+
+static bool fits_as_target(const struct gr_orch *o, const struct session *s, int worker, int target)
+{
+    const struct gr_worker_info *info = &o->worker[worker].info;
+    return is_target(o, s, worker, target) &&
+           !orch_differ(s->request.tokenizer_fingerprint, info->tokenizer_fingerprint) &&
+           (info->n_ctx_max == 0 || s->turn.transcript.len < info->n_ctx_max) && orch_same_numerics(s, info);
+}
+
+static bool fits_as_drafter(const struct gr_orch *o, const struct session *s, int worker, int target)
+{
+    const struct worker *w = &o->worker[worker];
+    const struct gr_worker_info *t = &o->worker[target].info;
+    return is_taking(w, GR_WORKER_DRAFT) && !is_in(s->with.avoided | s->with.passed_over, worker) &&
+           !orch_differ(w->info.tokenizer_fingerprint, t->tokenizer_fingerprint) &&
+           !orch_differ(w->info.n_vocab, t->n_vocab);
+}
+
+static bool has_room(const struct worker *w)
+{
+    return w->info.n_slot == 0 || w->load.n_active < w->info.n_slot;
+}
+
+static struct gr_place place_of(const struct worker *w, bool fits)
+{
+    return (struct gr_place){.fits = fits,
+                             .has_room = has_room(w),
+                             .n_active = w->load.n_active,
+                             .n_held = w->load.n_held,
+                             .n_free_block = w->n_free_block,
+                             .round_ns = gr_forecast_round_ns(&w->forecast, w->load.n_active)};
+}
+
+static int choose(const struct gr_orch *o, const struct session *s, fits_fn *fits, int target, int last)
+{
+    struct gr_place p[GR_ORCH_WORKER_MAX];
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        p[i] = place_of(&o->worker[i], fits(o, s, i, target));
+    }
+    return gr_place_choose(p, GR_ORCH_WORKER_MAX, last);
+}
+
+int orch_place_target(struct gr_orch *o, const struct session *s)
+{
+    int target = choose(o, s, fits_as_target, -1, o->last_target);
+    if (target < 0) {
+        target = choose(o, s, is_target, -1, o->last_target);
+    }
+    o->last_target = target >= 0 ? target : o->last_target;
+    return target;
+}
+
+bool orch_another_fits(const struct gr_orch *o, const struct session *s)
+{
+    return choose(o, s, fits_as_target, -1, -1) >= 0;
+}
+
+int orch_place_drafter(struct gr_orch *o, const struct session *s, int target)
+{
+    const int drafter = choose(o, s, fits_as_drafter, target, o->last_drafter);
+    o->last_drafter = drafter >= 0 ? drafter : o->last_drafter;
+    return drafter;
+}
+
+bool orch_has_drafter(const struct gr_orch *o, const struct session *s, int target)
+{
+    return choose(o, s, fits_as_drafter, target, -1) >= 0;
+}
+
+int orch_freer_drafter(const struct gr_orch *o, const struct session *s)
+{
+    const struct worker *from = &o->worker[s->with.drafter];
+    int best = -1;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        const struct worker *to = &o->worker[i];
+        const bool fits = i != s->with.drafter && fits_as_drafter(o, s, i, s->at.target) && has_room(to);
+        if (fits && gr_pays_to_shed(&from->forecast, from->load.n_active, &to->forecast, to->load.n_active) &&
+            (best < 0 || to->load.n_active < o->worker[best].load.n_active)) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s, uint32_t worker)
+{
+    bool fits = false;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        fits = fits || (i != (int)worker && fits_as_drafter(o, s, i, s->at.target));
+    }
+    return fits;
+}
+
+uint32_t orch_longest_context(const struct gr_orch *o, uint64_t tokenizer_fingerprint)
+{
+    uint32_t longest = 0;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        const struct gr_worker_info *info = &o->worker[i].info;
+        if (o->worker[i].joined && info->role == GR_WORKER_TARGET &&
+            !orch_differ(tokenizer_fingerprint, info->tokenizer_fingerprint)) {
+            longest = info->n_ctx_max > longest ? info->n_ctx_max : longest;
+        }
+    }
+    return longest;
+}

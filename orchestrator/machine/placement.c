@@ -1,0 +1,81 @@
+#include "orchestrator/machine/placement.h"
+
+#define AS_FAST 1.1 /* a round that is longer by less than this factor counts as equally fast */
+
+double gr_forecast_round_ns(const struct gr_round_forecast *f, uint32_t n_active)
+{
+    if (f->round_ns <= 0.0) {
+        return 0.0;
+    }
+    /* Sessions that have ended since take away what they added, but no round is shorter than nothing. */
+    const double ns = f->round_ns + f->more_ns * ((double)n_active - (double)f->n_active);
+    return ns > 1.0 ? ns : 1.0;
+}
+
+static bool is_candidate(const struct gr_place *p, bool with_room)
+{
+    return p->fits && (p->has_room || !with_room);
+}
+
+static bool some_have_room(const struct gr_place *p, int n)
+{
+    bool some = false;
+    for (int i = 0; i < n; i++) {
+        some = some || is_candidate(&p[i], true);
+    }
+    return some;
+}
+
+/* The longest round that counts as equally fast as the shortest. 0: a candidate's is not known, so none is compared. */
+static double longest_round_ns(const struct gr_place *p, int n, bool with_room)
+{
+    double least = 0.0;
+    for (int i = 0; i < n; i++) {
+        if (is_candidate(&p[i], with_room)) {
+            if (p[i].round_ns <= 0.0) {
+                return 0.0;
+            }
+            least = least == 0.0 || p[i].round_ns < least ? p[i].round_ns : least;
+        }
+    }
+    return least * AS_FAST;
+}
+
+/* Does a have less to do than b? Alike: neither has. */
+static bool is_freer(const struct gr_place *a, const struct gr_place *b)
+{
+    if (a->n_active != b->n_active) {
+        return a->n_active < b->n_active;
+    }
+    if (a->n_held != b->n_held) {
+        return a->n_held < b->n_held;
+    }
+    return a->n_free_block > b->n_free_block;
+}
+
+int gr_place_choose(const struct gr_place *p, int n, int last)
+{
+    const bool with_room = some_have_room(p, n);
+    const double longest_ns = longest_round_ns(p, n, with_room);
+    int best = -1;
+    for (int k = 1; k <= n; k++) {
+        const int i = (last + k) % n;
+        const bool is_fast = longest_ns == 0.0 || p[i].round_ns <= longest_ns;
+        if (is_candidate(&p[i], with_room) && is_fast && (best < 0 || is_freer(&p[i], &p[best]))) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+bool gr_pays_to_shed(const struct gr_round_forecast *from, uint32_t from_active, const struct gr_round_forecast *to,
+                     uint32_t to_active)
+{
+    const double here_ns = gr_forecast_round_ns(from, from_active) - from->more_ns;
+    if (from->round_ns <= 0.0 || from_active < 2) {
+        return false;
+    }
+    /* One that drafts for nobody has said nothing: a session alone there takes what one of many takes here. */
+    const double there_ns = to->round_ns > 0.0 ? gr_forecast_round_ns(to, to_active) : from->more_ns * (to_active + 1);
+    return there_ns <= here_ns / 2;
+}

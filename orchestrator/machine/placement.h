@@ -1,0 +1,43 @@
+/* Where a session goes: which of the workers of a role takes it. Pure.
+ *
+ * Workers whose predicted round is within a tenth of the shortest one count as equally fast, since predictions are no
+ * better than that; among them the one with the fewest sessions in a turn is taken, then the one with the fewest
+ * sessions at all, then the one with the most free KV blocks, then the next one in rotation. A worker without room is
+ * taken only where none has any: it then says so itself. */
+#ifndef GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
+#define GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One worker, seen by one session. */
+struct gr_place {
+    bool fits;             /* it may take the session */
+    bool has_room;         /* a slot is free, or held by a session that is idle */
+    uint32_t n_active;     /* sessions in a turn, those that are being opened or closed included */
+    uint32_t n_held;       /* the same, and idle ones */
+    uint32_t n_free_block; /* of its KV pool; 0 also where that is not known */
+    double round_ns;       /* predicted time of a round with this session; 0: not known */
+};
+
+/* What a worker has said of its rounds, with the sessions that it had then. */
+struct gr_round_forecast {
+    uint32_t n_active; /* in a turn at that time */
+    double round_ns;   /* of a round with one session more than these; 0: not known */
+    double more_ns;    /* what each session after that one adds */
+};
+
+/* round_ns of a worker that has n_active sessions in a turn by now; 0: not known. */
+double gr_forecast_round_ns(const struct gr_round_forecast *f, uint32_t n_active);
+
+/* The place of p[0 .. n - 1] to take, -1: none fits. last: the place that was taken last, where rotation goes on;
+ * -1: none was. */
+int gr_place_choose(const struct gr_place *p, int n, int last);
+
+/* A worker whose session moves to another one sheds it. Does it pay? Only where the session's rounds there would be
+ * shorter by half, since moving costs its prefix once more. from_active: sessions in a turn at the one that sheds, this
+ * one among them; to_active: at the other. */
+bool gr_pays_to_shed(const struct gr_round_forecast *from, uint32_t from_active, const struct gr_round_forecast *to,
+                     uint32_t to_active);
+
+#endif

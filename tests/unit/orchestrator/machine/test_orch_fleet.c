@@ -1,0 +1,485 @@
+/* Several targets and drafters at one orchestrator: who gets a session, who is passed over, what moves when a worker
+ * comes, and that the counts which placement goes by are those of the sessions that are there. The workers answer at
+ * once. */
+#include "common/base/clock.h"
+#include "common/rules/hash.h"
+#include "orchestrator/machine/orch.h"
+#include "tests/quiet_log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define WORKER_MAX 12
+#define QUEUE 16384
+#define SESSIONS 2048
+
+struct fleet {
+    struct gr_orch *orch;
+    uint64_t now_ns;
+    struct said { /* what workers answer: handed in by answer() */
+        uint32_t worker;
+        struct gr_msg m;
+    } queue[QUEUE];
+    int n_queue;
+    uint32_t n_open[WORKER_MAX], n_attach[WORKER_MAX]; /* that each worker was asked for */
+    bool full[WORKER_MAX];                             /* a target refuses: it has no room */
+    bool deaf[WORKER_MAX];                             /* a drafter cannot reach any target */
+    uint64_t hash[SESSIONS];                           /* of what a session's text is by now; by its number */
+    uint32_t len[SESSIONS], epoch[SESSIONS];
+    int n_done, n_failed;
+};
+
+static void answer_later(struct fleet *f, uint32_t worker, struct gr_msg m)
+{
+    assert_true(f->n_queue < QUEUE);
+    f->queue[f->n_queue++] = (struct said){.worker = worker, .m = m};
+}
+
+static void on_open(struct fleet *f, uint32_t worker, const struct gr_msg *m)
+{
+    f->n_open[worker]++;
+    if (f->full[worker]) {
+        answer_later(f, worker,
+                     (struct gr_msg){.type = GR_MSG_ERROR,
+                                     .session = m->session,
+                                     .error = {.code = (uint32_t)-GR_ELIMIT, .text = "no room"}});
+        return;
+    }
+    f->hash[m->session] = 0;
+    for (uint32_t i = 0; i < m->open.ids.n; i++) {
+        f->hash[m->session] = gr_hash_extend(f->hash[m->session], m->open.ids.p[i]);
+    }
+    f->len[m->session] = m->open.ids.n;
+    f->epoch[m->session] = m->open.epoch;
+    answer_later(f, worker,
+                 (struct gr_msg){.type = GR_MSG_OPENED, .session = m->session, .opened = {.epoch = m->open.epoch}});
+}
+
+static void on_attach(struct fleet *f, uint32_t worker, const struct gr_msg *m)
+{
+    f->n_attach[worker]++;
+    if (f->deaf[worker]) {
+        answer_later(f, worker,
+                     (struct gr_msg){.type = GR_MSG_ERROR,
+                                     .session = m->session,
+                                     .error = {.code = (uint32_t)-GR_EMISMATCH, .text = "it does not fit"}});
+        return;
+    }
+    answer_later(f, worker,
+                 (struct gr_msg){.type = GR_MSG_ATTACHED,
+                                 .session = m->session,
+                                 .attached = {.epoch = m->attach.epoch, .transport = "tcp"}});
+}
+
+static void on_sent(void *ctx, uint32_t worker, const struct gr_msg *m)
+{
+    struct fleet *f = ctx;
+    if (m->type == GR_MSG_OPEN) {
+        on_open(f, worker, m);
+    } else if (m->type == GR_MSG_ATTACH) {
+        on_attach(f, worker, m);
+    } else if (m->type == GR_MSG_CLOSE) {
+        answer_later(f, worker, (struct gr_msg){.type = GR_MSG_CLOSED, .session = m->session});
+    } else if (m->type == GR_MSG_DETACH) {
+        answer_later(f, worker, (struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = m->session});
+    } else if (m->type == GR_MSG_APPEND) {
+        f->hash[m->session] = m->append.hash;
+        for (uint32_t i = 0; i < m->append.ids.n; i++) {
+            f->hash[m->session] = gr_hash_extend(f->hash[m->session], m->append.ids.p[i]);
+        }
+        f->len[m->session] = m->append.keep_len + m->append.ids.n;
+        answer_later(
+            f, worker,
+            (struct gr_msg){.type = GR_MSG_OPENED, .session = m->session, .opened = {.epoch = f->epoch[m->session]}});
+    }
+}
+
+static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
+{
+    struct fleet *f = ctx;
+    (void)session;
+    (void)user;
+    (void)text;
+    f->n_done++;
+    f->n_failed += finish == GR_FINISH_ERROR;
+}
+
+/* Everything that workers have to say, and what follows from it. */
+static void answer(struct fleet *f)
+{
+    for (int i = 0; i < f->n_queue; i++) {
+        assert_int_equal(gr_orch_on_msg(f->orch, f->queue[i].worker, &f->queue[i].m, f->now_ns), GR_OK);
+    }
+    f->n_queue = 0;
+}
+
+static struct fleet *make_fleet(void)
+{
+    struct fleet *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
+    const struct gr_orch_io io = {.ctx = f, .send = on_sent, .on_done = on_done};
+    assert_int_equal(gr_orch_create(&io, &f->orch), GR_OK);
+    f->now_ns = 1000 * GR_S;
+    return f;
+}
+
+static void destroy_fleet(struct fleet *f)
+{
+    gr_orch_destroy(f->orch);
+    free(f);
+}
+
+static void join(struct fleet *f, uint32_t worker, enum gr_worker_role role, uint32_t n_slot)
+{
+    struct gr_worker_info info = {.role = role, .n_vocab = 100, .n_slot = n_slot, .numerics_id = "cpu"};
+    snprintf(info.address, sizeof(info.address), "w:%u", worker + 1);
+    assert_int_equal(gr_orch_join(f->orch, worker, &info, f->now_ns), GR_OK);
+}
+
+static uint64_t open_session(struct fleet *f, bool keep_open)
+{
+    static const int32_t prompt[] = {5, 6, 7};
+    const struct gr_session_request q = {.prompt = prompt,
+                                         .n_prompt = 3,
+                                         .wishes = {.turn = {.max_tokens = 8},
+                                                    .keep_open = keep_open,
+                                                    .want_draft = true,
+                                                    .n_node = 7,
+                                                    .draft_depth = 8,
+                                                    .draft_top_k = 10,
+                                                    .sampling = {.top_p = 1.0f}}};
+    uint64_t id = 0;
+    assert_int_equal(gr_orch_submit(f->orch, &q, f->now_ns, &id), GR_OK);
+    return id;
+}
+
+static struct gr_session_info info_of(const struct fleet *f, uint64_t id)
+{
+    struct gr_session_info info = {.target = -1, .drafter = -1};
+    assert_true(gr_orch_session_info(f->orch, id, f->now_ns, &info));
+    return info;
+}
+
+static void end_turn(struct fleet *f, uint64_t id)
+{
+    int32_t token[1] = {9};
+    const struct gr_session_info info = info_of(f, id);
+    const struct gr_msg m = {.type = GR_MSG_COMMIT,
+                             .session = id,
+                             .commit = {.epoch = info.epoch,
+                                        .keep_len = f->len[id],
+                                        .final_len = f->len[id] + 1,
+                                        .ids = {.p = token, .n = 1},
+                                        .hash = gr_hash_extend(f->hash[id], token[0]),
+                                        .finish = GR_FINISH_STOP}};
+    f->len[id]++;
+    f->hash[id] = m.commit.hash;
+    assert_int_equal(gr_orch_on_msg(f->orch, (uint32_t)info.target, &m, f->now_ns), GR_OK);
+}
+
+static void append(struct fleet *f, uint64_t id)
+{
+    static const int32_t more[] = {4};
+    const struct gr_turn_request t = {.keep_len = UINT32_MAX, .ids = more, .n_ids = 1, .wishes = {.max_tokens = 8}};
+    assert_int_equal(gr_orch_append(f->orch, id, &t, f->now_ns), GR_OK);
+}
+
+static uint32_t held_by(const struct fleet *f, uint32_t worker)
+{
+    uint64_t rtt_ns = 0;
+    uint32_t n = 0;
+    return gr_orch_worker(f->orch, worker, &rtt_ns, &n) != NULL ? n : 0;
+}
+
+/* The counts are those of the sessions that are there. */
+static void check_counts(const struct fleet *f)
+{
+    uint32_t n[WORKER_MAX] = {0};
+    struct gr_session_info info;
+    int n_session = 0;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        if (gr_orch_session_at(f->orch, i, f->now_ns, &info)) {
+            n_session++;
+            if (info.target >= 0) {
+                n[info.target]++;
+            }
+            if (info.drafter >= 0) {
+                n[info.drafter]++;
+            }
+        }
+    }
+    assert_int_equal(n_session, gr_orch_n_session(f->orch));
+    for (uint32_t i = 0; i < WORKER_MAX; i++) {
+        assert_int_equal(held_by(f, i), n[i]);
+    }
+}
+
+/* 1,000 sessions at four targets and three drafters, which end in another order than they came: shares differ by at
+ * most one at any time while none has ended. */
+static void test_shares(void **state)
+{
+    (void)state;
+    static uint64_t id[1000];
+    struct fleet *f = make_fleet();
+    for (uint32_t i = 0; i < 4; i++) {
+        join(f, i, GR_WORKER_TARGET, 512);
+    }
+    for (uint32_t i = 4; i < 7; i++) {
+        join(f, i, GR_WORKER_DRAFT, 512);
+    }
+    for (int i = 0; i < 1000; i++) {
+        id[i] = open_session(f, i % 3 == 0);
+        if (i % 10 == 9) { /* counted when it is chosen: the workers have not answered by then */
+            answer(f);
+            check_counts(f);
+        }
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(held_by(f, i), 250);
+    }
+    for (uint32_t i = 4; i < 7; i++) {
+        assert_in_range(held_by(f, i), 333, 334);
+    }
+    for (int i = 0; i < 1000; i++) {
+        end_turn(f, id[(i * 7) % 1000]);
+        answer(f);
+    }
+    check_counts(f);
+    assert_int_equal(gr_orch_n_session(f->orch), 334);
+    assert_int_equal(gr_orch_purge(f->orch), 334);
+    answer(f);
+    check_counts(f);
+    for (uint32_t i = 0; i < 7; i++) {
+        assert_int_equal(held_by(f, i), 0);
+    }
+    assert_int_equal(f->n_failed, 0);
+    destroy_fleet(f);
+}
+
+/* A target that says it has no room: another one is asked, and nobody is refused where a slot is free anywhere. */
+static void test_full_target_is_passed_over(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_TARGET, 0);
+    f->full[0] = true;
+    for (int i = 0; i < 5; i++) {
+        const uint64_t id = open_session(f, true);
+        for (int k = 0; k < 3; k++) {
+            answer(f);
+        }
+        assert_int_equal(info_of(f, id).target, 1);
+        assert_int_equal(info_of(f, id).n_reopen, 0);
+    }
+    assert_int_equal(f->n_done, 0);
+    f->full[1] = true;
+    (void)open_session(f, false);
+    for (int k = 0; k < 4; k++) {
+        answer(f);
+    }
+    assert_int_equal(f->n_failed, 1); /* nowhere: the reason is the last one's */
+    check_counts(f);
+    destroy_fleet(f);
+}
+
+/* Slots that are taken are known from the counts: nobody is asked in vain. */
+static void test_slots(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 2);
+    join(f, 1, GR_WORKER_TARGET, 6);
+    for (int i = 0; i < 8; i++) {
+        (void)open_session(f, false);
+        answer(f);
+    }
+    assert_int_equal(held_by(f, 0), 2);
+    assert_int_equal(held_by(f, 1), 6);
+    assert_int_equal(f->n_open[0] + f->n_open[1], 8);
+    destroy_fleet(f);
+}
+
+/* A drafter that cannot work with the target is passed over for another, in this turn; in the next it is tried anew. */
+static void test_failing_drafter_is_passed_over(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_DRAFT, 0);
+    join(f, 2, GR_WORKER_DRAFT, 0);
+    f->deaf[1] = true;
+    const uint64_t id = open_session(f, true);
+    for (int k = 0; k < 4; k++) {
+        answer(f);
+    }
+    assert_int_equal(info_of(f, id).drafter, 2);
+    assert_int_equal(f->n_attach[1], 1);
+    f->deaf[2] = true;
+    gr_orch_on_lost(f->orch, 2, f->now_ns);
+    for (int k = 0; k < 4; k++) {
+        answer(f);
+    }
+    assert_int_equal(info_of(f, id).drafter, -1);
+    assert_int_equal(f->n_attach[1], 1);
+    f->deaf[1] = false;
+    end_turn(f, id);
+    answer(f);
+    append(f, id);
+    for (int k = 0; k < 4; k++) {
+        answer(f);
+    }
+    assert_int_equal(info_of(f, id).drafter, 1);
+    check_counts(f);
+    destroy_fleet(f);
+}
+
+/* Another process under the number of one that had no room, or that failed, is not blamed for it. */
+static void test_newcomer_is_not_blamed(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_DRAFT, 0);
+    f->deaf[1] = true;
+    const uint64_t id = open_session(f, true);
+    for (int k = 0; k < 4; k++) {
+        answer(f);
+    }
+    assert_int_equal(info_of(f, id).drafter, -1);
+    gr_orch_on_lost(f->orch, 1, f->now_ns);
+    f->deaf[1] = false;
+    join(f, 1, GR_WORKER_DRAFT, 0);
+    answer(f);
+    assert_int_equal(info_of(f, id).drafter, 1);
+    destroy_fleet(f);
+}
+
+/* Idle sessions move to a worker that comes, up to its share; their next turn is the same text, opened there. */
+static void test_idle_sessions_move(void **state)
+{
+    (void)state;
+    uint64_t id[6];
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_DRAFT, 0);
+    for (int i = 0; i < 6; i++) {
+        id[i] = open_session(f, true);
+        answer(f);
+        answer(f);
+    }
+    for (int i = 0; i < 4; i++) { /* two stay in their turn: they are not touched */
+        end_turn(f, id[i]);
+        answer(f);
+    }
+    join(f, 2, GR_WORKER_TARGET, 0);
+    answer(f);
+    answer(f);
+    check_counts(f);
+    assert_int_equal(held_by(f, 0), 3);
+    assert_int_equal(held_by(f, 2), 0); /* nothing is computed before it is needed */
+    assert_int_equal(info_of(f, id[4]).target, 0);
+    assert_int_equal(info_of(f, id[5]).target, 0);
+    for (int i = 0; i < 4; i++) {
+        append(f, id[i]);
+        answer(f);
+        answer(f);
+    }
+    assert_int_equal(held_by(f, 0), 3);
+    assert_int_equal(held_by(f, 2), 3);
+    join(f, 3, GR_WORKER_DRAFT, 0);
+    answer(f);
+    assert_int_equal(held_by(f, 3), 0); /* all are in a turn: they stay with their drafter */
+    for (int i = 0; i < 6; i++) {
+        end_turn(f, id[i]);
+        answer(f);
+    }
+    join(f, 4, GR_WORKER_DRAFT, 0);
+    answer(f);
+    assert_int_equal(held_by(f, 1), 2);
+    assert_int_equal(f->n_failed, 0);
+    check_counts(f);
+    destroy_fleet(f);
+}
+
+/* A fast target is preferred until its rounds are as long as the other's. */
+static void test_predicted_rounds(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    const struct gr_orch_config c = {.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S};
+    gr_orch_configure(f->orch, &c);
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_TARGET, 0);
+    f->now_ns += GR_S;
+    (void)gr_orch_step(f->orch, f->now_ns);
+    answer_later(f, 0, (struct gr_msg){.type = GR_MSG_PONG, .pong = {.round_ns = 3000, .more_ns = 1000}});
+    answer_later(f, 1, (struct gr_msg){.type = GR_MSG_PONG, .pong = {.round_ns = 1000, .more_ns = 1000}});
+    answer(f);
+    for (int i = 0; i < 10; i++) {
+        (void)open_session(f, false);
+        answer(f);
+    }
+    assert_int_equal(held_by(f, 0), 4);
+    assert_int_equal(held_by(f, 1), 6);
+    destroy_fleet(f);
+}
+
+/* A drafter whose trees take long sheds sessions to one that has less to do, one for each PONG, until it does not pay.
+ */
+static void test_busy_drafter_sheds(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    const struct gr_orch_config c = {.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S};
+    gr_orch_configure(f->orch, &c);
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_DRAFT, 0);
+    for (int i = 0; i < 6; i++) {
+        (void)open_session(f, false);
+        answer(f);
+        answer(f);
+    }
+    assert_int_equal(held_by(f, 1), 6);
+    join(f, 2, GR_WORKER_DRAFT, 0);
+    answer(f);
+    assert_int_equal(held_by(f, 2), 0); /* nobody moves by itself */
+    for (int i = 0; i < 6; i++) {
+        const uint32_t n = held_by(f, 1);
+        f->now_ns += GR_S;
+        (void)gr_orch_step(f->orch, f->now_ns);
+        for (uint32_t worker = 0; worker < 3; worker++) {
+            answer_later(f, worker,
+                         (struct gr_msg){.type = GR_MSG_PONG,
+                                         .pong = {.n_turn = worker == 1 ? n : 0,
+                                                  .round_ns = worker == 1 ? 1000 * (n + 1) : 0,
+                                                  .more_ns = worker == 1 ? 1000 : 0}});
+        }
+        answer(f);
+        answer(f);
+    }
+    assert_int_equal(held_by(f, 1), 4); /* 4000 here, 2000 for two there: a third would have 3000 */
+    assert_int_equal(held_by(f, 2), 2);
+    check_counts(f);
+    destroy_fleet(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_full_target_is_passed_over),
+        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_failing_drafter_is_passed_over),
+        cmocka_unit_test(test_newcomer_is_not_blamed),
+        cmocka_unit_test(test_idle_sessions_move),
+        cmocka_unit_test(test_predicted_rounds),
+        cmocka_unit_test(test_busy_drafter_sheds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
