@@ -489,14 +489,13 @@ static void seek_drafter(struct gr_orch *o, struct session *s, uint32_t worker, 
 {
     if (!again) {
         orch_with_avoid(s, worker);
-    } else if (!broke || s->with.n_retry > 0) {
+    } else if (!broke || s->with.n_retry > 1) { /* one that stood is tried again once, at once */
         orch_with_pass_over(s, worker);
     }
     if (orch_another_drafter_fits(o, s, worker)) {
         orch_attach(o, s);
     } else if (again) {
         orch_with_pass_over_none(s);
-        orch_with_retry(s, broke, o->now_ns);
         attach_if_due(o, s);
     }
 }
@@ -514,6 +513,9 @@ static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t work
         orch_fall_back(s, GR_FALLBACK_DRAFTER_ERROR, text);
     }
     orch_with_broke(s, text);
+    if (again) {
+        orch_with_retry(s, broke, o->now_ns);
+    }
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, s);
     orch_with_failed(s, s->with.failed || !again || s->metrics.transport[0] == '\0');
