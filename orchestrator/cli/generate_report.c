@@ -125,6 +125,7 @@ int gr_generation_report(struct gr_generation *g)
                                      .compared = g->compared,
                                      .first_difference = g->first_difference,
                                      .metrics = &g->metrics,
+                                     .undrafted = g->undrafted,
                                      .error = status == 0         ? NULL
                                               : g->why[0] != '\0' ? g->why
                                                                   : gr_report_error()};

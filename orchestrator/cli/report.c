@@ -173,6 +173,9 @@ enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r)
     if (r->error != NULL) {
         bad |= json_object_set_new(root, "error", json_string(r->error));
     }
+    if (r->undrafted[0] != '\0') {
+        bad |= json_object_set_new(root, "undrafted", json_string(r->undrafted));
+    }
     if (r->session != 0) {
         bad |= json_object_set_new(root, "session", json_integer((json_int_t)r->session));
     }

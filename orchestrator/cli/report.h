@@ -29,11 +29,12 @@ struct gr_turn_report {
     bool compared;            /* with plain decoding (--verify-lossless) */
     int64_t first_difference; /* generated token; -1: none */
     const char *error;        /* NULL: all is well */
+    const char *undrafted;    /* why a drafter that is there did not work for it; empty: not shown */
     const struct gr_session_metrics *metrics;
 };
 
 /* {"token_ids":[...],"text":...,"finish_reason":...,"metrics":{...}} and a newline; where they apply "finish_detail",
- * "logprobs", "session", "seed", "choice", "lossless" with "first_difference", and "error", too. */
+ * "logprobs", "session", "seed", "choice", "lossless" with "first_difference", "undrafted" and "error", too. */
 GR_NODISCARD enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r);
 /* The line that said what is wrong. */
 const char *gr_report_error(void);

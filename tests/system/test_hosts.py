@@ -162,6 +162,8 @@ def another_target_at_the_address_is_passed_over():
         assert len(said) == 1 and "172.17.0.1:7777 (from 172.17.0.1:" in said[0], job.log("draft")
         assert "incarnation" in other.log("target") and "172.17.0.1" in other.log("target"), other.log("target")
         assert "the drafter that is there was not used" in done.stderr and "incarnation" in done.stderr, done.stderr
+        out = json.loads(job.client("run", "--json", *PLAIN, *PROMPT, *FIXED).stdout)
+        assert "incarnation" in out["undrafted"] and out["metrics"]["num_drafts"] == 0, out
 
 
 @apart
