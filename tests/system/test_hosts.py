@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 
-from harness import BUILD, CASES, DRAFT, GRAFT, SLOW, TARGET, case, main, run, wait_for
+from harness import BUILD, CASES, DRAFT, GRAFT, SLOW, TARGET, case, children, main, run, wait_for
 from hosts import hosts, missing
 from served import FIXED, PLAIN, Folder, Serve, free_port, one_line, worker
 
@@ -288,6 +288,22 @@ def a_check_of_health_is_no_error():
         c.send(b"GET / HTTP/1.0\r\n\r\n")
         wait_for(lambda: "a connection from 127.0.0.1" in s.log())
         c.close()
+
+
+@case
+def a_killed_target_costs_its_drafter_one_line():
+    with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, "--supervise") as t, \
+         worker("graft-draft", s.folder, s.address, "--transport", "tcp") as d:
+        s.wait("--draft", DRAFT)
+        p = s.start(*FIXED, "--transport", "tcp", tokens=2000)
+        s.wait_running(10)
+        os.kill(children(t.pid)[0][0], signal.SIGKILL)
+        out, err = p.communicate(timeout=120 * SLOW)
+        assert p.returncode == 0 and json.loads(out)["metrics"]["reopens"] == 1, err
+        d.kill()
+        lines = [x for x in d.stderr.read().splitlines() if "warning" in x or "error" in x]
+        assert len(lines) <= 1 and not any("lost its connection" in x for x in lines), lines
+        t.terminate()
 
 
 @case
