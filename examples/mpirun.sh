@@ -4,6 +4,7 @@
 #   GRAFT_KEY_FILE  the shared key, made with `graft serve --make-key F`; readable on every host of the job
 #   GRAFT_ADDRESS   where the orchestrator serves (default 127.0.0.1:5055); on several hosts: an address they all reach
 #   GRAFT_TARGET, GRAFT_DRAFT, GRAFT_BIN   model folders and the build folder
+#   GRAFT_CLUSTER   this job's name, for workers that are to be added by hand (graft-target --cluster); default: a new one
 # More options for mpirun (--hostfile F, --map-by ...) are this script's arguments. GRAFT_LISTEN=HOST:PORT says where
 # drafters connect to the target, if not at the addresses that it finds by itself (graft-target --listen).
 #
@@ -23,9 +24,12 @@ listen=()
 [ -n "${GRAFT_LISTEN:-}" ] && listen=(--listen "$GRAFT_LISTEN")
 : "${GRAFT_KEY_FILE:?make a key with \`graft serve --make-key F\` and export GRAFT_KEY_FILE=F}"
 
-flags=(--enable-recovery -x GRAFT_KEY_FILE)
+# A name of its own: workers of this job do not join the orchestrator of another one that has its address already.
+host=$(hostname)
+export GRAFT_CLUSTER=${GRAFT_CLUSTER-mpirun-${host:0:40}-$$}
+
+flags=(--enable-recovery -x GRAFT_KEY_FILE -x GRAFT_CLUSTER)
 [ -n "${GRAFT_LOG:-}" ] && flags+=(-x GRAFT_LOG)
-[ -n "${GRAFT_CLUSTER:-}" ] && flags+=(-x GRAFT_CLUSTER)
 # A machine of one's own, as in a container: root, and more ranks than cores.
 [ "$(id -u)" = 0 ] && flags+=(--allow-run-as-root)
 [ $# -gt 0 ] || flags+=(--oversubscribe)

@@ -704,6 +704,25 @@ def mpirun_survives_a_killed_drafter():
 
 
 @case
+def mpirun_jobs_at_one_address_do_not_mix():
+    folder = Folder()
+    env = folder.env(GRAFT_BIN=BUILD, GRAFT_ADDRESS=f"127.0.0.1:{free_port()}", GRAFT_TARGET=TARGET, GRAFT_DRAFT=DRAFT)
+    script = os.path.join(ROOT, "examples/mpirun.sh")
+    with subprocess.Popen([script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env) as first:
+        client = dict(folder.env(), GRAFT_CONNECT=env["GRAFT_ADDRESS"])
+        ask = lambda *args: subprocess.run([GRAFT, *args], capture_output=True, text=True, env=client, timeout=60 * SLOW)
+        try:
+            assert ask("wait", "--timeout", "30", "--draft", DRAFT).returncode == 0
+            second = subprocess.run([script], capture_output=True, text=True, env=env, timeout=60 * SLOW)
+            assert second.returncode == 1 and "port in use" in second.stderr, second
+            assert second.stderr.count("it belongs to another job") == 2, second.stderr
+            assert len(json.loads(ask("session", "list", "--json").stdout)["workers"]) == 2
+        finally:
+            first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=30 * SLOW) == 0
+
+
+@case
 def mpirun_tells_that_ranks_have_failed():
     """From any folder, with a key that is named from there."""
     folder = Folder()
