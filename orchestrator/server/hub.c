@@ -169,7 +169,7 @@ static enum gr_status check_data_path(const struct gr_hub *h, const struct link 
         log_error("a worker from %s was refused: its data path is not a list of HOST:PORT", l->peer);
         return GR_EPROTO;
     }
-    if (gr_reach_is_local(list) && strcmp(l->host_id, h->hello.host_id) != 0) {
+    if (gr_reach_is_local(list) && strcmp(l->host_id, h->hello.host_id) != 0 && !gr_reach_host_is_loopback(l->peer)) {
         log_warn("target worker %u (host %s, address %s) is reached at %s, which leads drafters of other hosts to "
                  "themselves: start it without --listen, or with an address of its host",
                  (unsigned)(l - h->link) + 1, m->join.host, l->peer, list);
@@ -184,6 +184,29 @@ static void drop_earlier_link(struct gr_hub *h, uint32_t worker, uint64_t incarn
         if (i != worker && h->link[i].joined && h->link[i].incarnation == incarnation) {
             lose_worker(h, i);
         }
+    }
+}
+
+/* One that has joined by loopback listens there alone: good for drafters beside it, of no use to others. */
+static void check_pair(const struct gr_hub *h, uint32_t target, uint32_t draft)
+{
+    uint64_t rtt_ns;
+    uint32_t n_session;
+    const struct gr_worker_info *t = gr_orch_worker(h->orch, target, &rtt_ns, &n_session);
+    const struct gr_worker_info *d = gr_orch_worker(h->orch, draft, &rtt_ns, &n_session);
+    if (t != NULL && d != NULL && t->role == GR_WORKER_TARGET && d->role == GR_WORKER_DRAFT &&
+        gr_reach_is_local(t->address) && strcmp(t->host_id, d->host_id) != 0 && strcmp(t->peer, d->peer) != 0) {
+        log_warn("draft worker %u (host %s, address %s) cannot reach target worker %u (host %s) at %s: start that one "
+                 "with --join of an address that is not loopback, or with --listen :0",
+                 draft + 1, d->host, d->peer, target + 1, t->host, t->address);
+    }
+}
+
+static void check_pairs(const struct gr_hub *h, uint32_t worker)
+{
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        check_pair(h, worker, i);
+        check_pair(h, i, worker);
     }
 }
 
@@ -224,6 +247,7 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
     }
     l->joined = true;
     tell(h, l, "has joined");
+    check_pairs(h, worker);
     if (h->config.on_join != NULL) {
         h->config.on_join(h->config.io.ctx, m);
     }

@@ -139,6 +139,22 @@ def a_loopback_listener_is_warned_of_on_both_sides():
 
 
 @apart
+def a_target_that_joins_by_loopback_is_for_its_own_host():
+    with hosts("own2", "co", "cd") as (o, d):
+        job = Job(o)
+        job.target(o, join=f"127.0.0.1:{PORT}")
+        job.drafter(d)
+        rows = {w["role"]: w for w in job.joined(2)}
+        assert rows["target"]["address"].startswith("127.0.0.1:"), rows
+        wait_for(lambda: "cannot reach target worker" in job.log("serve"))
+        assert "host cd" in job.log("serve") and "--listen :0" in job.log("serve"), job.log("serve")
+        job.target(o, "--listen", ":0", name="second", join=f"127.0.0.1:{PORT}")
+        n = job.log("serve").count("cannot reach")
+        at = [w["address"] for w in job.joined(3) if w["role"] == "target"]
+        assert any(f"{o.four}:" in x for x in at) and job.log("serve").count("cannot reach") == n, at
+
+
+@apart
 def another_target_at_the_address_is_passed_over():
     """Both hosts have a target at docker0's address; the one beside the drafter is not the session's."""
     with hosts("id", "co", "ct", "cd") as (o, t, d):

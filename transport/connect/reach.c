@@ -17,7 +17,7 @@
 
 /* ---- kinds of addresses ---- */
 
-static bool is_loopback_host(const char *host)
+bool gr_reach_host_is_loopback(const char *host)
 {
     struct in6_addr six;
     struct in_addr four;
@@ -50,7 +50,7 @@ static const char *host_of(const char *address, char out[300])
 bool gr_reach_is_loopback(const char *address)
 {
     char host[300];
-    return is_loopback_host(host_of(address, host));
+    return gr_reach_host_is_loopback(host_of(address, host));
 }
 
 bool gr_reach_is_any(const char *address)
@@ -170,7 +170,8 @@ void gr_reach_list(const char *bound, int link_fd, char out[GR_REACH_BYTES])
     }
     struct sockaddr_storage own = {0};
     socklen_t len = sizeof(own);
-    if (link_fd >= 0 && getsockname(link_fd, (struct sockaddr *)&own, &len) == 0) {
+    if (link_fd >= 0 && getsockname(link_fd, (struct sockaddr *)&own, &len) == 0 &&
+        !is_link_local((const struct sockaddr *)&own)) {
         add(&l, &own);
     }
     add_interfaces(&l, AF_INET);

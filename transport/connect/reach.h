@@ -24,6 +24,7 @@ void gr_reach_listen(const char *asked, const char *own, char out[300]);
 bool gr_reach_is_local(const char *list);
 /* Numeric HOST:PORT whose host is loopback, or any address. */
 bool gr_reach_is_loopback(const char *address);
+bool gr_reach_host_is_loopback(const char *host); /* without a port */
 bool gr_reach_is_any(const char *address);
 
 #endif
