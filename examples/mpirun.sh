@@ -10,7 +10,8 @@
 #
 # --enable-recovery keeps the job alive when a rank dies by a signal; without it mpirun ends all of them. The ranks run under
 # --supervise, so a worker that dies comes back; a rank whose supervisor dies stays away, and the others go on without it.
-# The job ends with the orchestrator: it tells the workers to exit, and their supervisors end with them.
+# The job ends with the orchestrator: it tells the workers to exit, and their supervisors end with them. Where it is killed
+# nobody starts it again, so the workers wait for it for 60 s and not for ever.
 #
 # Exit status: mpirun's, but 1 where a rank has failed by itself (a port that is taken, a model that is not there), which
 # --enable-recovery would hide; a rank that a signal has killed is no failure of the job. 0 after SIGINT or SIGTERM.
@@ -42,8 +43,9 @@ status=0
 set -m # a process group of its own: mpirun gives up at once where a signal reaches it twice
 mpirun "${flags[@]}" "$@" \
     -n 1 bash -c "$rank" rank "$bin/graft" serve --control "$address" : \
-    -n 1 bash -c "$rank" rank "$bin/graft-draft" --model "$draft" --join "$address" --supervise : \
+    -n 1 bash -c "$rank" rank "$bin/graft-draft" --model "$draft" --join "$address" --supervise --rejoin-timeout 60 : \
     -n 1 bash -c "$rank" rank "$bin/graft-target" --model "$target" --join "$address" "${listen[@]}" --supervise \
+        --rejoin-timeout 60 \
     </dev/null 2> >(tee "$said" >&2) &
 job=$!
 asked='' # to end

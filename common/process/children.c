@@ -193,7 +193,8 @@ static enum gr_child_event take_end(struct gr_child *k, int status)
     const enum gr_end_kind kind = end_kind(status);
     char end[96];
     k->exit_status = WIFSIGNALED(status) ? 0 : WEXITSTATUS(status);
-    if (!WIFSIGNALED(status) && k->exit_status == 0 && k->rule.status_0_ends) {
+    const bool in_order = k->exit_status == 0 || k->exit_status == GR_EXIT_ORCHESTRATOR_LOST;
+    if (!WIFSIGNALED(status) && in_order && k->rule.status_0_ends) {
         return GR_CHILD_ENDED;
     }
     describe_end(kind, status, end, sizeof(end));

@@ -14,13 +14,15 @@
 #define GR_CHILD_ARG_MAX 64 /* words of a child's command line, at most */
 
 /* Exit statuses of a worker that its parent understands. */
-#define GR_EXIT_ORCHESTRATOR_LOST 3 /* a supervised worker lost its orchestrator */
+#define GR_EXIT_ORCHESTRATOR_LOST 3 /* its orchestrator stayed away for longer than it was to wait */
 #define GR_CHILD_EXIT_AGAIN 4       /* its device failed: another process may do better */
 
 /* When is a child started again? */
 struct gr_child_rule {
     struct gr_restart_rule restart;
-    bool status_0_ends; /* exit status 0 is its end; otherwise it means that nobody told it to end: it lost its link */
+    /* Exit status 0, and GR_EXIT_ORCHESTRATOR_LOST, are its end; otherwise they mean that nobody told it to end: it
+     * lost its link. */
+    bool status_0_ends;
 };
 
 struct gr_child {
@@ -37,7 +39,7 @@ struct gr_child {
 };
 
 /* RESTARTED: it ended and will be started again by gr_children_restart(). GIVEN_UP: it ended and will not; `why' tells.
- * ENDED: with status 0, by a rule that calls this its end. */
+ * ENDED: by itself, with a status that its rule calls its end. */
 enum gr_child_event { GR_CHILD_NONE, GR_CHILD_RESTARTED, GR_CHILD_GIVEN_UP, GR_CHILD_ENDED };
 
 struct gr_children {

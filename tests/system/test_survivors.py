@@ -224,6 +224,26 @@ def a_worker_that_leaves_takes_no_new_turn():
 
 
 @case
+def a_pair_in_one_process():
+    """A target with its drafter: both halves lose the orchestrator and join again, and both leave."""
+    control = f"127.0.0.1:{free_port()}"
+    folder = Folder()
+    first = Serve(spawn=False, control=control, folder=folder)
+    with worker("graft-target", folder, control, "--colocate-draft", DRAFT, "--supervise") as pair:
+        first.wait("--draft", DRAFT)
+        want = plain(first, 400)
+        first.p.kill()
+        first.p.wait()
+        with Serve(spawn=False, control=control, folder=folder) as second:
+            second.wait("--draft", DRAFT)
+            turn = second.start(*FIXED, tokens=400)
+            second.wait_running()
+            pair.send_signal(signal.SIGTERM)
+            whole(turn, want)
+            assert pair.wait(timeout=20 * SLOW) == 0
+
+
+@case
 def stop_and_idle_end_the_job():
     with Job() as job:
         assert job.s.generate("--max-tokens", "20")["token_ids"]
@@ -295,20 +315,27 @@ def a_link_that_is_down_for_some_seconds():
 
 @case
 def an_orchestrator_that_stays_away():
-    """Without a supervisor a worker ends after --join-timeout, with a line and a status of its own; with one it waits."""
+    """Without a supervisor a worker ends after --join-timeout, with a line and a status of its own; with one it waits,
+    unless it is told otherwise, also when it is killed meanwhile."""
     port = free_port()
     control = f"127.0.0.1:{port}"
     folder = Folder()
     first = Serve(spawn=False, control=control, folder=folder)
     with worker("graft-target", folder, control, "--supervise", "--join-timeout", "1") as t, \
+            worker("graft-draft", folder, control, "--supervise", "--rejoin-timeout", "1", model=DRAFT) as e, \
+            worker("graft-draft", folder, control, "--supervise", "--rejoin-timeout", "4", model=DRAFT) as f, \
             worker("graft-draft", folder, control, "--join-timeout", "1", model=DRAFT) as d:
+        wait_for(lambda: [w["rtt_ms"] > 0 for w in first.list()["workers"]] == 4 * [True])  # they have heard of it
         first.wait("--draft", DRAFT)
         want = first.generate("--max-tokens", "40", "--keep")["token_ids"]
         real = [pid for pid, _ in children(t.pid)]
         first.p.kill()
         assert d.wait(timeout=20 * SLOW) == 3
         said = d.stderr.read()
-        assert "is away" in said and "--join-timeout" in said, said
+        assert "is away" in said and "--rejoin-timeout" in said, said
+        assert e.wait(timeout=20 * SLOW) == 3
+        os.kill([pid for pid, _ in children(f.pid)][0], signal.SIGKILL)
+        assert f.wait(timeout=20 * SLOW) == 3
         time.sleep(1.5 * SLOW)
         assert t.poll() is None
         with Serve(spawn=False, control=control, folder=folder) as second:  # another incarnation: sessions begin anew

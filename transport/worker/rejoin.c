@@ -149,7 +149,7 @@ static enum gr_status step(struct gr_rejoin *r, uint64_t now_ns, int *fd_out, st
         return GR_AGAIN;
     }
     if (now_ns >= r->end_ns) {
-        log_error("the orchestrator at %s has been away for %d s (--join-timeout)%s%s", r->config.address,
+        log_error("the orchestrator at %s has been away for %d s (--rejoin-timeout)%s%s", r->config.address,
                   (int)(r->config.patience_ns / GR_S), r->why[0] != '\0' ? "; the last try: " : "", r->why);
         return GR_ETIMEDOUT;
     }

@@ -2,7 +2,7 @@
  * back-off and a new incarnation, when a signal killed it or its device failed, and, once it has joined an
  * orchestrator, also when it fails by itself. A worker that was drained, or that fails before it has ever joined (a
  * configuration error), ends its supervisor with the same status. An orchestrator that goes away is waited for without
- * limit. */
+ * limit, unless --rejoin-timeout sets one: then the worker ends, and its supervisor with it. */
 #ifndef GR_TRANSPORT_WORKER_SUPERVISE_H
 #define GR_TRANSPORT_WORKER_SUPERVISE_H
 

@@ -17,6 +17,7 @@
 #include "transport/worker/supervise.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sodium.h>
@@ -30,6 +31,9 @@
 #define JOIN_PATIENCE_S 60         /* how long an orchestrator is looked for unless GRAFT_JOIN_TIMEOUT says otherwise */
 #define NEVER UINT64_MAX
 #define NO_LIMIT (UINT64_MAX - 1)
+#define JOIN_PATIENCE_MAX 86400
+#define REJOIN_PATIENCE_MAX 31536000
+#define FOR_EVER INT64_MAX
 #define LOOKS_PER_POLL 64u /* looks at the connections between two system calls, while it spins */
 /* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
  * half, so that drafters that lost one target do not come back in step. */
@@ -70,6 +74,7 @@ struct gr_worker_io {
     uint64_t orchestrator;   /* its incarnation */
     uint64_t heard_ns;       /* when it said something last */
     bool heard, pinged;      /* on this link */
+    bool told_away;          /* since it said something last */
     uint64_t search_ns;      /* when to look again for one that is away */
     uint64_t leave_limit_ns; /* a signal handler's; NEVER: none asked */
     uint64_t leave_end_ns;   /* from when the loop heard of it; NEVER: it may stay */
@@ -485,6 +490,7 @@ static void note_word(struct gr_worker_io *w, const struct gr_msg *m, uint64_t n
     w->pinged = w->pinged || m->type == GR_MSG_PING;
     if (m->type != GR_MSG_ERROR) {
         w->heard = true;
+        w->told_away = false;
         gr_rejoin_stands(w->rejoin);
         gr_joined_tell();
     }
@@ -530,9 +536,10 @@ static void lose_orchestrator(struct gr_worker_io *w, uint64_t now_ns)
         w->done = true;
         return;
     }
-    if (w->heard) {
+    if (!w->told_away) { /* once an outage */
+        w->told_away = true;
         log_warn("the orchestrator at %s is away; sessions are kept, and it is tried again%s", w->config.join,
-                 w->config.rejoin_patience_ns == UINT64_MAX ? "" : " for as long as --join-timeout says");
+                 w->config.rejoin_patience_ns == UINT64_MAX ? "" : " for as long as --rejoin-timeout says");
     }
     gr_rejoin_begin(w->rejoin, now_ns);
     w->search_ns = now_ns;
@@ -771,17 +778,25 @@ void gr_worker_io_fail(struct gr_worker_io *w, enum gr_status status)
 
 /* ---- life ---- */
 
-enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struct gr_worker_identity *d)
+static enum gr_status read_patience(const char *variable, int64_t max_s, int64_t *out)
 {
-    int64_t patience_s = JOIN_PATIENCE_S;
-    char cluster[GR_CLUSTER_BYTES];
-    const char *patience = getenv("GRAFT_JOIN_TIMEOUT");
-    if (patience != NULL && !gr_parse_int(patience, 0, 86400, &patience_s)) {
-        log_error("GRAFT_JOIN_TIMEOUT: `%s' is not a whole number of seconds from 0 to 86400", patience);
+    const char *text = getenv(variable);
+    if (text != NULL && !gr_parse_int(text, 0, max_s, out)) {
+        log_error("%s: `%s' is not a whole number of seconds from 0 to %lld", variable, text, (long long)max_s);
         return GR_EINVAL;
     }
-    c->join_patience_ms = (int)patience_s * 1000;
-    c->rejoin_patience_ns = gr_supervise_is_child() ? UINT64_MAX : (uint64_t)patience_s * GR_S;
+    return GR_OK;
+}
+
+enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struct gr_worker_identity *d)
+{
+    char cluster[GR_CLUSTER_BYTES];
+    int64_t join_s = JOIN_PATIENCE_S, rejoin_s = FOR_EVER;
+    GR_TRY(read_patience("GRAFT_JOIN_TIMEOUT", JOIN_PATIENCE_MAX, &join_s));
+    rejoin_s = gr_supervise_is_child() ? FOR_EVER : join_s;
+    GR_TRY(read_patience("GRAFT_REJOIN_TIMEOUT", REJOIN_PATIENCE_MAX, &rejoin_s));
+    c->join_patience_ms = (int)join_s * 1000;
+    c->rejoin_patience_ns = rejoin_s == FOR_EVER ? UINT64_MAX : (uint64_t)rejoin_s * GR_S;
     GR_TRY(gr_cluster_name(true, cluster));
     const enum gr_status st = gr_key_from_env(c->key);
     if (st == GR_ENOTFOUND) {
@@ -824,11 +839,25 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
     return GR_OK;
 }
 
+static bool is_limited(const struct gr_worker_io *w)
+{
+    return w->config.rejoin_patience_ns != UINT64_MAX;
+}
+
+static int first_patience_ms(const struct gr_worker_io *w)
+{
+    const uint64_t rejoin_ms = w->config.rejoin_patience_ns / GR_MS;
+    return gr_joined_before() && is_limited(w) ? (int)GR_MIN(rejoin_ms, (uint64_t)INT_MAX) : w->config.join_patience_ms;
+}
+
 static enum gr_status reach_orchestrator(const struct gr_worker_io *w, int *fd_out, struct gr_hello *peer_out)
 {
     const struct gr_worker_config *c = &w->config;
-    GR_TRY(gr_tcp_connect_patiently(c->join, c->join_patience_ms, 0, fd_out));
-    const enum gr_status st = gr_hello_call(*fd_out, &c->hello, c->key, c->handshake_timeout_ms, peer_out);
+    enum gr_status st = gr_tcp_connect_patiently(c->join, first_patience_ms(w), 0, fd_out);
+    if (st != GR_OK) { /* a worker that was killed while its orchestrator was away */
+        return st == GR_ETIMEDOUT && gr_joined_before() && is_limited(w) ? GR_ECLOSED : st;
+    }
+    st = gr_hello_call(*fd_out, &c->hello, c->key, c->handshake_timeout_ms, peer_out);
     if (st != GR_OK) {
         close(*fd_out);
         return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */

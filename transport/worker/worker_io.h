@@ -57,9 +57,9 @@ struct gr_worker_identity {
     uint64_t fc_fingerprint;
     const char *captures; /* borrowed for the call */
 };
-/* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60), which without a
- * supervisor is that of joining again as well. Key and patience come from the environment: GR_ENOTFOUND, GR_EFORMAT,
- * GR_EINVAL are logged. */
+/* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60) and of joining
+ * again (GRAFT_REJOIN_TIMEOUT; default the former, or no limit under a supervisor). Key and patience come from the
+ * environment: GR_ENOTFOUND, GR_EFORMAT, GR_EINVAL are logged. */
 GR_NODISCARD enum gr_status gr_worker_config_describe(struct gr_worker_config *config,
                                                       const struct gr_worker_identity *identity);
 

@@ -22,6 +22,11 @@ static void configure_verbs(const struct gr_options *o)
     gr_verbs_configure(&v);
 }
 
+static long long whole_seconds(int64_t ns)
+{
+    return (ns + (int64_t)GR_S - 1) / (int64_t)GR_S;
+}
+
 int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int argc, char **argv)
 {
     char patience[24], called[64];
@@ -42,9 +47,12 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     configure_verbs(o);
     gr_cluster_use(o->cluster);
     gr_worker_signals_catch((uint64_t)o->drain_timeout);
-    const long long patience_s = (o->join_timeout + (int64_t)GR_S - 1) / (int64_t)GR_S;
-    snprintf(patience, sizeof(patience), "%lld", patience_s);
+    snprintf(patience, sizeof(patience), "%lld", whole_seconds(o->join_timeout));
     setenv("GRAFT_JOIN_TIMEOUT", patience, 1); /* which joining reads */
+    if (o->values.source[GR_OPTION_rejoin_timeout] != GR_FROM_DEFAULT) {
+        snprintf(patience, sizeof(patience), "%lld", whole_seconds(o->rejoin_timeout));
+        setenv("GRAFT_REJOIN_TIMEOUT", patience, 1);
+    }
     return -1;
 }
 

@@ -91,10 +91,10 @@ static void test_ends(void **state)
         bool status_0_ends;
         enum gr_child_event want;
     } cases[] = {
-        {"exit 0", true, GR_CHILD_ENDED},           {"exit 0", false, GR_CHILD_RESTARTED},
-        {"exit 1", true, GR_CHILD_GIVEN_UP},        {"exit 3", true, GR_CHILD_RESTARTED},
-        {"exit 4", true, GR_CHILD_RESTARTED},       {"kill -9 $$", true, GR_CHILD_RESTARTED},
-        {"kill -15 $$", false, GR_CHILD_RESTARTED},
+        {"exit 0", true, GR_CHILD_ENDED},         {"exit 0", false, GR_CHILD_RESTARTED},
+        {"exit 1", true, GR_CHILD_GIVEN_UP},      {"exit 3", true, GR_CHILD_ENDED},
+        {"exit 3", false, GR_CHILD_RESTARTED},    {"exit 4", true, GR_CHILD_RESTARTED},
+        {"kill -9 $$", true, GR_CHILD_RESTARTED}, {"kill -15 $$", false, GR_CHILD_RESTARTED},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         const struct gr_child_rule r = {.restart = rule.restart, .status_0_ends = cases[i].status_0_ends};
