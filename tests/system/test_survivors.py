@@ -346,6 +346,25 @@ def an_orchestrator_that_stays_away():
 
 
 @case
+def a_worker_that_is_told_to_end_while_it_searches():
+    """Somebody listens where its orchestrator was, and says nothing: the attempt is not waited for."""
+    control = f"127.0.0.1:{free_port()}"
+    folder = Folder()
+    first = Serve(spawn=False, control=control, folder=folder)
+    with worker("graft-target", folder, control, "--supervise") as t:
+        first.wait()
+        first.p.kill()
+        first.p.wait()
+        with socket.create_server(("127.0.0.1", int(control.rsplit(":", 1)[1]))) as silent:
+            silent.settimeout(20 * SLOW)
+            caller, _ = silent.accept()
+            begin = time.monotonic()
+            t.send_signal(signal.SIGTERM)
+            assert t.wait(timeout=20 * SLOW) == 0 and time.monotonic() - begin < 3 * SLOW
+            caller.close()
+
+
+@case
 def a_client_whose_orchestrator_hangs():
     with Job(draft=False) as job:
         turn = job.s.start(tokens=30000)

@@ -20,8 +20,8 @@ struct gr_rejoin {
     struct gr_rejoin_config config;
     uint64_t end_ns, next_ns;
     uint32_t n_pause;
-    pthread_mutex_t lock;  /* of what follows, which an attempt's thread writes */
-    pthread_cond_t at_end; /* no attempt runs any more */
+    pthread_mutex_t lock; /* of what follows, which an attempt's thread writes */
+    bool abandoned;       /* its owner is gone: the attempt's thread frees it */
     enum attempt attempt;
     enum gr_status status;
     int fd;
@@ -39,9 +39,17 @@ enum gr_status gr_rejoin_create(const struct gr_rejoin_config *config, struct gr
     r->config = *config;
     r->fd = -1;
     pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->at_end, NULL);
     *out = r;
     return GR_OK;
+}
+
+static void finish(struct gr_rejoin *r)
+{
+    if (r->fd >= 0) {
+        close(r->fd);
+    }
+    pthread_mutex_destroy(&r->lock);
+    free(r);
 }
 
 void gr_rejoin_destroy(struct gr_rejoin *r)
@@ -50,16 +58,12 @@ void gr_rejoin_destroy(struct gr_rejoin *r)
         return;
     }
     pthread_mutex_lock(&r->lock);
-    while (r->attempt == ATTEMPT_RUNS) {
-        pthread_cond_wait(&r->at_end, &r->lock);
-    }
+    r->abandoned = r->attempt == ATTEMPT_RUNS;
+    const bool runs = r->abandoned;
     pthread_mutex_unlock(&r->lock);
-    if (r->fd >= 0) {
-        close(r->fd);
+    if (!runs) {
+        finish(r);
     }
-    pthread_cond_destroy(&r->at_end);
-    pthread_mutex_destroy(&r->lock);
-    free(r);
 }
 
 static void tell_end(const struct gr_rejoin *r)
@@ -78,7 +82,7 @@ static void *try_once(void *arg)
     int fd = -1;
     gr_log_hold(why, sizeof(why)); /* an outage is told once */
     enum gr_status st = gr_tcp_connect(c->address, c->timeout_ms, &fd);
-    st = st == GR_OK ? gr_hello_call(fd, c->hello, c->key, c->timeout_ms, &peer) : st;
+    st = st == GR_OK ? gr_hello_call(fd, &c->hello, c->key, c->timeout_ms, &peer) : st;
     gr_log_hold(NULL, 0);
     if (st != GR_OK && fd >= 0) {
         close(fd);
@@ -89,9 +93,14 @@ static void *try_once(void *arg)
     r->fd = st == GR_OK ? fd : -1;
     r->peer = peer;
     memcpy(r->why, why, sizeof(why));
-    tell_end(r);
-    pthread_cond_broadcast(&r->at_end);
+    const bool abandoned = r->abandoned;
+    if (!abandoned) {
+        tell_end(r);
+    }
     pthread_mutex_unlock(&r->lock);
+    if (abandoned) {
+        finish(r);
+    }
     return NULL;
 }
 

@@ -6,18 +6,18 @@
 #include "transport/connect/bootstrap.h"
 
 struct gr_rejoin_config {
-    const char *address;          /* the orchestrator's; borrowed */
-    const struct gr_hello *hello; /* of this worker; borrowed */
-    const uint8_t *key;           /* GR_KEY_BYTES; borrowed */
-    int timeout_ms;               /* of one attempt's connection, and of its hand-shake */
-    int wake_fd;                  /* an event counter that an attempt's end is told by */
-    uint64_t patience_ns;         /* how long the search goes on; UINT64_MAX: for ever */
+    const char *address;   /* the orchestrator's; lives as long as the process */
+    struct gr_hello hello; /* of this worker */
+    uint8_t key[GR_KEY_BYTES];
+    int timeout_ms;       /* of one attempt's connection, and of its hand-shake */
+    int wake_fd;          /* an event counter that an attempt's end is told by */
+    uint64_t patience_ns; /* how long the search goes on; UINT64_MAX: for ever */
 };
 
 struct gr_rejoin;
 
 GR_NODISCARD enum gr_status gr_rejoin_create(const struct gr_rejoin_config *config, struct gr_rejoin **out);
-/* Waits for an attempt that is under way: bounded by its timeouts. NULL: nothing. */
+/* Waits for nothing: an attempt that is under way ends by itself and is dropped. NULL: nothing. */
 void gr_rejoin_destroy(struct gr_rejoin *r);
 /* The orchestrator has just been lost. The pauses go on where they were until gr_rejoin_stands(). */
 void gr_rejoin_begin(struct gr_rejoin *r, uint64_t now_ns);

@@ -563,7 +563,7 @@ static enum gr_status begin_link(struct gr_worker_io *w, int fd, const struct gr
     w->orchestrator = peer->incarnation;
     w->heard = w->pinged = w->leave_sent = false;
     w->heard_ns = now_ns;
-    return gr_control_send(w->control, &w->config.join_msg);
+    return GR_OK;
 }
 
 static void join_again(struct gr_worker_io *w, int fd, const struct gr_hello *peer, uint64_t now_ns)
@@ -574,7 +574,7 @@ static void join_again(struct gr_worker_io *w, int fd, const struct gr_hello *pe
     }
     log_warn("joining the orchestrator at %s again%s", w->config.join,
              changed ? ": it is another one, and its sessions begin anew" : "");
-    if (begin_link(w, fd, peer, now_ns) != GR_OK) {
+    if (begin_link(w, fd, peer, now_ns) != GR_OK || gr_control_send(w->control, &w->config.join_msg) != GR_OK) {
         w->control_lost = true;
     }
 }
@@ -867,12 +867,12 @@ static enum gr_status reach_orchestrator(const struct gr_worker_io *w, int *fd_o
 
 static enum gr_status prepare_search(struct gr_worker_io *w)
 {
-    const struct gr_rejoin_config c = {.address = w->config.join,
-                                       .hello = &w->config.hello,
-                                       .key = w->config.key,
-                                       .timeout_ms = w->config.handshake_timeout_ms,
-                                       .wake_fd = w->wake_fd,
-                                       .patience_ns = w->config.rejoin_patience_ns};
+    struct gr_rejoin_config c = {.address = w->config.join,
+                                 .hello = w->config.hello,
+                                 .timeout_ms = w->config.handshake_timeout_ms,
+                                 .wake_fd = w->wake_fd,
+                                 .patience_ns = w->config.rejoin_patience_ns};
+    memcpy(c.key, w->config.key, sizeof(c.key));
     return gr_rejoin_create(&c, &w->rejoin);
 }
 
@@ -923,7 +923,8 @@ static enum gr_status join_orchestrator(struct gr_worker_io *w)
         close(fd);
         return st;
     }
-    return begin_link(w, fd, &peer, gr_clock_ns());
+    GR_TRY(begin_link(w, fd, &peer, gr_clock_ns()));
+    return gr_control_send(w->control, &w->config.join_msg);
 }
 
 static enum gr_status init(struct gr_worker_io *w)
