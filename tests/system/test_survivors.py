@@ -30,7 +30,7 @@ class Forwarder:
         self.to, self.cut, self.ended = (host, int(port)), False, False
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
-        self.pairs = []
+        self.pairs, self.kept, self.halve = [], [], False
         threading.Thread(target=self.run, daemon=True).start()
 
     def accept(self):
@@ -55,8 +55,17 @@ class Forwarder:
         b.close()
         return False
 
+    def close_near(self):
+        """One end sees that its connection is gone, the other does not."""
+        for near, far in self.pairs:
+            near.close()
+            self.kept.append(far)
+        self.pairs, self.halve = [], False
+
     def run(self):
         while not self.ended:
+            if self.halve:
+                self.close_near()
             if self.cut:
                 time.sleep(0.01)
                 continue
@@ -311,6 +320,21 @@ def a_link_that_is_down_for_some_seconds():
             if program == "graft-target":
                 os.truncate(job.s.folder.path("serve.err"), 0)
         assert [p.pid for p in job.processes() if p.poll() is None] == pids
+
+
+@case
+def a_link_of_which_one_end_alone_is_gone():
+    """The worker is back before its orchestrator has missed it, and counts once."""
+    with Job(links=True, supervise=False) as job:
+        want = plain(job.s)
+        for program in ("graft-target", "graft-draft"):
+            turn = job.s.start(*FIXED, tokens=TOKENS)
+            job.s.wait_running()
+            job.links[program].halve = True
+            whole(turn, want)
+            wait_for(lambda: "again" in job.log(program))  # pylint: disable=cell-var-from-loop
+            wait_for(lambda: sorted(w["pid"] for w in job.s.list()["workers"]) == sorted((job.target.pid, job.draft.pid)))
+        assert "has been silent" not in job.s.log()
 
 
 @case
