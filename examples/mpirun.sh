@@ -48,8 +48,18 @@ mpirun "${flags[@]}" "$@" \
         --rejoin-timeout 60 \
     </dev/null 2> >(tee "$said" >&2) &
 job=$!
+# mpirun kills its ranks a second after it was told to end: the orchestrator is asked to finish its turns instead. A second
+# signal does not wait for them.
 asked='' # to end
-trap 'asked=yes; kill -TERM "$job" 2>/dev/null' INT TERM
+end() {
+    if [ -z "$asked" ]; then
+        asked=yes
+        { "$bin/graft" stop --connect "$address" --timeout 25 >/dev/null 2>&1 || kill -TERM "$job" 2>/dev/null; } &
+    else
+        kill -TERM "$job" 2>/dev/null
+    fi
+}
+trap end INT TERM
 until wait "$job"; status=$?; ! kill -0 "$job" 2>/dev/null; do :; done
 grep -q '^mpirun.sh: rank failed' "$said" && exit 1
 [ -z "$asked" ] || exit 0 # mpirun's own status is 1 then

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 
-from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, alive, case, children, main, wait_for
+from harness import BUILD, CASES, DRAFT, GRAFT, ROOT, SLOW, TARGET, alive, case, children, main, wait_for
 from served import FIXED, PLAIN, PROMPT, Folder, Serve, free_port, one_line, worker
 
 TOKENS = 1500
@@ -486,28 +486,50 @@ MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none
           "--mca", "orte_abort_on_non_zero_status", "0", "--mca", "plm_rsh_agent", "/bin/false")
 
 
+@contextlib.contextmanager
+def mpi_job(line, folder, control, **env):
+    """The orchestrator's side of it as a Serve, and mpirun's process."""
+    log = tempfile.TemporaryFile("w+")  # pylint: disable=consider-using-with
+    p = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=log, env=folder.env(**env))
+    s = Serve.__new__(Serve)
+    s.folder, s.address, s.p = folder, control, p
+    s.log = lambda: os.pread(log.fileno(), 1 << 20, 0).decode()
+    try:
+        s.graft("wait", "--timeout", "60", "--draft", DRAFT)
+        yield s, p
+    finally:
+        if p.poll() is None:
+            p.terminate()
+            p.wait()
+        log.close()
+
+
+def an_mpi_job_that_is_told_to_end():
+    """By the script of the examples: its turn ends whole."""
+    folder = Folder()
+    control = f"127.0.0.1:{free_port()}"
+    env = {"GRAFT_BIN": BUILD, "GRAFT_ADDRESS": control, "GRAFT_TARGET": TARGET, "GRAFT_DRAFT": DRAFT}
+    with mpi_job([os.path.join(ROOT, "examples/mpirun.sh")], folder, control, **env) as (s, p):
+        want = plain(s)
+        turn = s.start(*FIXED, tokens=TOKENS)
+        s.wait_running()
+        p.send_signal(signal.SIGTERM)
+        whole(turn, want)
+        assert p.wait(timeout=30 * SLOW) == 0, s.log()
+
+
 def killed_workers_of_an_mpi_job():
     folder = Folder()
     control = f"127.0.0.1:{free_port()}"
     line = [*MPIRUN, "-np", "1", GRAFT, "serve", "--control", control,
             ":", "-np", "1", os.path.join(BUILD, "graft-target"), "--model", TARGET, "--join", control, "--supervise",
             ":", "-np", "1", os.path.join(BUILD, "graft-draft"), "--model", DRAFT, "--join", control, "--supervise"]
-    log = tempfile.TemporaryFile("w+")  # pylint: disable=consider-using-with
-    p = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=log, env=folder.env())
-    s = Serve.__new__(Serve)
-    s.folder, s.address, s.p = folder, control, p
-    s.log = lambda: os.pread(log.fileno(), 1 << 20, 0).decode()
-    try:
-        s.graft("wait", "--timeout", "60", "--draft", DRAFT)
+    with mpi_job(line, folder, control) as (s, p):
         ranks = {os.path.basename(cmd): pid for pid, cmd in children(p.pid)}
         assert not any(maps_mpi(pid) for pid in ranks.values())
         kill_each_role(s, [ranks["graft-target"], ranks["graft-draft"]], plain(s))
         s.graft("stop")
         assert p.wait(timeout=30 * SLOW) == 0, s.log()
-    finally:
-        if p.poll() is None:
-            p.terminate()
-            p.wait()
 
 
 def maps_mpi(pid):
@@ -515,9 +537,12 @@ def maps_mpi(pid):
         return "libmpi" in f.read()
 
 
+OF_MPI = (killed_workers_of_an_mpi_job, an_mpi_job_that_is_told_to_end)
 if mpirun_works():
-    case(killed_workers_of_an_mpi_job)
+    for of_mpi in OF_MPI:
+        case(of_mpi)
     sys.exit(main())
-STATUS = main(1)
-print(f"ok {len(__import__('harness').CASES) + 1} - killed_workers_of_an_mpi_job # SKIP mpirun (openmpi-bin) is not here, or does not run here")
+STATUS = main(len(OF_MPI))
+for number, of_mpi in enumerate(OF_MPI, len(CASES) + 1):
+    print(f"ok {number} - {of_mpi.__name__} # SKIP mpirun (openmpi-bin) is not here, or does not run here")
 sys.exit(STATUS)
