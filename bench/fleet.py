@@ -142,6 +142,9 @@ def provenance(o):
 def main():
     o = parser().parse_args()
     o.first_cpu = 1
+    n_cpu = 1 + o.targets * o.target_cpus + o.drafters * o.draft_cpus
+    if n_cpu > len(os.sched_getaffinity(0)):
+        raise SystemExit(f"{n_cpu} CPUs are needed, this machine has {len(os.sched_getaffinity(0))}")
     with open(o.prompts, encoding="utf-8") as f:
         prompts = json.load(f)
     seen = {}
