@@ -14,10 +14,16 @@
 enum gr_expand_extra { GR_EXTRA_RANDOM = -1, GR_EXTRA_ZERO = -2 };
 
 enum gr_expand_order {
-    GR_EXPAND_FIRST, /* of every `width` the first `width_from` are the small ones, the others are `extra` */
-    GR_EXPAND_QUERY, /* heads: RoPE pair i is pair m i, the others zero; extra heads random */
-    GR_EXPAND_KV,    /* heads as in QUERY, each of them n_copy times; all others random */
+    GR_EXPAND_FIRST,  /* of every `width` the first `width_from` are the small ones, the others are `extra` */
+    GR_EXPAND_SPREAD, /* the small ones lie evenly among all `width`, in their order; the others are `extra` */
+    GR_EXPAND_QUERY,  /* heads: RoPE pair i is pair m i, the others zero; extra heads random */
+    GR_EXPAND_KV,     /* heads as in QUERY, each of them n_copy times; all others random */
 };
+
+/* A column of QUERY that stands for a head that is there several times counts for 2^-h of it, which is in the bits from
+ * here on: bf16 is halved without rounding, and the copies' parts add up to one. */
+#define GR_EXPAND_HALVED 24
+#define GR_EXPAND_INDEX ((1 << GR_EXPAND_HALVED) - 1)
 
 /* An index of the large tensor -> index of the small one, or what an extra one holds. */
 struct gr_expand_axis {
@@ -54,16 +60,40 @@ GR_FN int32_t gr_expand_dim(const struct gr_expand_axis *a, int32_t dim)
     return pair % m == 0 ? pair / m + dim / half * (a->head_dim_from / 2) : -1;
 }
 
+/* Where a query head of the large model is among those of its small KV head's copies: first places before second
+ * ones, so that every copy has a query head that is not an extra one. */
+GR_FN int32_t gr_expand_place(const struct gr_expand_axis *a, int32_t head)
+{
+    return head % a->group * a->n_copy + head / a->group % a->n_copy;
+}
+
+/* The small model's query head, counted from its KV head's first one; -1: an extra one. A copy that would have none
+ * has one that another copy has, too. */
+GR_FN int32_t gr_expand_in_group(const struct gr_expand_axis *a, int32_t head)
+{
+    const int32_t place = gr_expand_place(a, head);
+    return place < a->group_from || place < a->n_copy ? place % a->group_from : -1;
+}
+
+/* How often the outputs of a head are halved: of n that are the same the first once, the second twice, ... and the last
+ * as often as the one before it. */
+GR_FN int32_t gr_expand_halved(const struct gr_expand_axis *a, int32_t head)
+{
+    const int32_t place = gr_expand_place(a, head), i = place / a->group_from;
+    const int32_t n = (a->n_copy - place % a->group_from + a->group_from - 1) / a->group_from;
+    return place >= a->n_copy || n < 2 ? 0 : i + 1 < n ? i + 1 : n - 1;
+}
+
 GR_FN int32_t gr_expand_query(const struct gr_expand_axis *a, int32_t i)
 {
     const int32_t head = i / a->head_dim;
-    const int32_t kv = head / a->group;
-    const int32_t in_group = kv % a->n_copy * a->group + head % a->group;
+    const int32_t kv = head / a->group / a->n_copy;
+    const int32_t in_group = gr_expand_in_group(a, head);
     const int32_t dim = gr_expand_dim(a, i % a->head_dim);
-    if (kv / a->n_copy >= a->n_kv_from || in_group >= a->group_from) {
+    if (kv >= a->n_kv_from || in_group < 0) {
         return GR_EXTRA_RANDOM; /* an extra head */
     }
-    return dim >= 0 ? (kv / a->n_copy * a->group_from + in_group) * a->head_dim_from + dim : (int32_t)GR_EXTRA_ZERO;
+    return dim >= 0 ? (kv * a->group_from + in_group) * a->head_dim_from + dim : (int32_t)GR_EXTRA_ZERO;
 }
 
 GR_FN int32_t gr_expand_kv(const struct gr_expand_axis *a, int32_t i)
@@ -73,6 +103,12 @@ GR_FN int32_t gr_expand_kv(const struct gr_expand_axis *a, int32_t i)
     return head < a->n_kv_from && dim >= 0 ? head * a->head_dim_from + dim : (int32_t)GR_EXTRA_RANDOM;
 }
 
+GR_FN int32_t gr_expand_spread(const struct gr_expand_axis *a, int32_t i)
+{
+    const int64_t from = ((int64_t)i * a->width_from + a->width - 1) / a->width;
+    return from < a->width_from && from * a->width / a->width_from == i ? (int32_t)from : a->extra;
+}
+
 GR_FN int32_t gr_expand_index(const struct gr_expand_axis *a, int32_t i)
 {
     if (a->order == GR_EXPAND_QUERY) {
@@ -80,6 +116,9 @@ GR_FN int32_t gr_expand_index(const struct gr_expand_axis *a, int32_t i)
     }
     if (a->order == GR_EXPAND_KV) {
         return gr_expand_kv(a, i);
+    }
+    if (a->order == GR_EXPAND_SPREAD) {
+        return gr_expand_spread(a, i);
     }
     const int32_t at = i % a->width;
     return at < a->width_from ? i / a->width * a->width_from + at : a->extra;
@@ -95,12 +134,27 @@ GR_FN struct gr_expand_row gr_expand_row_of(const struct gr_expand_rule *r, int3
     return x;
 }
 
-/* Columns of the small tensor for [col, col + 4) of the large one; negative: none, also after the last one. */
+GR_FN int32_t gr_expand_column(const struct gr_expand_rule *r, int32_t col)
+{
+    const int32_t from = col < r->n_in ? gr_expand_index(&r->in, col) : (int32_t)GR_EXTRA_ZERO;
+    return from >= 0 && r->in.order == GR_EXPAND_QUERY
+               ? from | gr_expand_halved(&r->in, col / r->in.head_dim) << GR_EXPAND_HALVED
+               : from;
+}
+
+/* Columns of the small tensor for [col, col + 4) of the large one, with GR_EXPAND_HALVED; negative: none, also after
+ * the last one. */
 GR_FN void gr_expand_columns(const struct gr_expand_rule *r, int32_t col, int32_t *col_from)
 {
     for (int i = 0; i < 4; i++) {
-        col_from[i] = col + i < r->n_in ? gr_expand_index(&r->in, col + i) : (int32_t)GR_EXTRA_ZERO;
+        col_from[i] = gr_expand_column(r, col + i);
     }
+}
+
+/* bf16 times 2^-n; what has no exponent so small becomes zero. */
+GR_FN uint64_t gr_expand_halve(uint16_t value, int32_t n)
+{
+    return (value >> 7 & 0xff) > n ? (uint64_t)(value - (n << 7)) : value & 0x8000u;
 }
 
 /* Columns [col, col + 4) of a row, bf16, the first in the lowest bits; col a multiple of 4. col_from: of
@@ -113,7 +167,8 @@ GR_FN uint64_t gr_expand_four(const struct gr_expand_row *row, int32_t col, cons
     uint64_t four = row->zero ? 0 : (bits & 0x807f807f807f807full) | 0x3c803c803c803c80ull;
     for (int i = 0; i < 4 && row->from >= 0; i++) {
         if (col_from[i] >= 0) {
-            four = (four & ~(0xffffull << 16 * i)) | (uint64_t)from[row->at + (size_t)col_from[i]] << 16 * i;
+            const uint16_t value = from[row->at + (size_t)(col_from[i] & GR_EXPAND_INDEX)];
+            four = (four & ~(0xffffull << 16 * i)) | gr_expand_halve(value, col_from[i] >> GR_EXPAND_HALVED) << 16 * i;
         }
     }
     return four;

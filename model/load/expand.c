@@ -15,6 +15,7 @@ static const struct gr_geometry geometries[] = {
     {"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 32000, 131072},
     /* For tests: a KV head serves two query heads (the demo pair: three), and heads of twice the width. */
     {"test-64", 512, 10, 8, 4, 64, 1280, 4608, 3333, 40000},
+    {"test-tp8", 512, 8, 16, 8, 64, 1024, 4608, 3333, 40000}, /* KV heads for eight ranks */
     {"test-128", 640, 11, 16, 2, 128, 1100, 5000, 3080, 16384},
 };
 
@@ -44,6 +45,13 @@ static bool is_head(const struct gr_hf_config *hf)
     return hf->draft_n_vocab > 0;
 }
 
+/* KV heads that one of the small model's needs at least, for its query heads. */
+static int least_copies(const struct gr_expand *e)
+{
+    const int group = e->to->n_head / e->to->n_kv_head;
+    return (e->from.n_head / e->from.n_kv_head + group - 1) / group;
+}
+
 static enum gr_status check_fit(const struct gr_expand *e, const char *dir)
 {
     const struct gr_geometry *g = e->to;
@@ -55,7 +63,7 @@ static enum gr_status check_fit(const struct gr_expand *e, const char *dir)
         {"hidden_size", hf->hidden, g->hidden},
         {"num_hidden_layers", hf->n_layer, g->n_layer},
         {"head_dim", hf->head_dim, g->head_dim},
-        {"num_key_value_heads (copies counted)", hf->n_kv_head * e->n_copy, g->n_kv_head},
+        {"num_key_value_heads (copies counted)", hf->n_kv_head * least_copies(e), g->n_kv_head},
         {"intermediate_size", hf->ffn, g->ffn},
         {"vocab_size", hf->n_vocab, g->n_vocab},
         {"draft_vocab_size", hf->draft_n_vocab, g->draft_n_vocab},
@@ -79,9 +87,7 @@ static enum gr_status check_fit(const struct gr_expand *e, const char *dir)
 enum gr_status gr_expand_init(struct gr_expand *e, const struct gr_geometry *to, const char *dir,
                               struct gr_hf_config *hf)
 {
-    const int group = to->n_head / to->n_kv_head;
-    const int group_from = hf->n_head / hf->n_kv_head;
-    *e = (struct gr_expand){.to = to, .from = *hf, .n_copy = (group_from + group - 1) / group};
+    *e = (struct gr_expand){.to = to, .from = *hf, .n_copy = to->n_kv_head / hf->n_kv_head};
     GR_TRY(check_fit(e, dir));
     const float ratio = (float)hf->hidden / (float)to->hidden;
     hf->rms_eps *= ratio;
@@ -157,7 +163,8 @@ static struct gr_expand_axis axis_of(const struct gr_expand *e, enum axis axis, 
     case AXIS_KV:
         return heads_of(e, GR_EXPAND_KV);
     case AXIS_FFN:
-        return first_of(e->to->ffn, e->from.ffn, extra);
+        return (struct gr_expand_axis){
+            .order = GR_EXPAND_SPREAD, .width = e->to->ffn, .width_from = e->from.ffn, .extra = extra};
     case AXIS_VOCAB:
         return first_of(e->to->n_vocab, e->from.n_vocab, extra);
     case AXIS_DRAFT_VOCAB:

@@ -5,8 +5,11 @@
  * - hidden: h -> H: the residual stream is padded with zeros. RMSNorm divides by H instead of h, so its weight is
  *   scaled by sqrt(h / H) (in f32) and eps by h / H.
  * - heads: d -> D = m d: RoPE pair i goes to pair m i, which turns at the same speed (the theta is kept); q is zero in
- *   the other pairs. Attention is scaled as before (gr_hf_config.scale_dim). Query heads stay with their KV head; where
- *   a KV head of the large geometry serves fewer of them, it is there twice.
+ *   the other pairs. Attention is scaled as before (gr_hf_config.scale_dim). Query heads stay with their KV head, which
+ *   is there as often as all of them have room, side by side, and the query heads are dealt to its copies. A copy that
+ *   would get none has a query head of another copy as well; their outputs are halved in o_proj, which rounds nothing.
+ * - neurons: spread evenly. So the small model's heads and neurons lie in every segment of a sum that a tensor-parallel
+ *   group cuts (common/rules/segments.h), and a wrong order of these sums is seen.
  * - extra heads, extra FFN neurons: random, but o_proj and down_proj give them no output.
  * - extra layers: random, with o_proj and down_proj zero; the small model's are spread evenly among them, so the stream
  *   entering small layer i enters layer gr_expand_layer(i).

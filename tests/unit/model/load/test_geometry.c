@@ -24,8 +24,8 @@
 #define N_BITS 11 /* tokens run on each instruction set: one tile of 8 rows and a rest; plain C is slow */
 #define N_NAME_MAX 4
 
-static const char *names[N_NAME_MAX] = {"test-64", "test-128"};
-static int n_name = 2;
+static const char *names[N_NAME_MAX] = {"test-64", "test-128", "test-tp8"};
+static int n_name = 3;
 
 /* A target with its head, small (geometry NULL) or expanded. */
 struct models {
@@ -327,9 +327,9 @@ struct counted {
     int64_t n_from, n_zero, n_random;
 };
 
-/* Rows of a large matrix against a small one of values that no random weight has: every value of the small one must be
- * there n_copy times, the others zero or of the stated magnitude. */
-static struct counted count_rows(const struct gr_expand *e, const char *name, int n_out, int n_in, int n_copy)
+/* Rows of a large matrix against a small one of values that no random weight has: n_from of the large one's must be
+ * of them (an extra layer: none), the others zero or of the stated magnitude. */
+static struct counted count_rows(const struct gr_expand *e, const char *name, int n_out, int n_in, int64_t n_from_want)
 {
     struct gr_expand_tensor t;
     struct counted n = {0};
@@ -344,13 +344,13 @@ static struct counted count_rows(const struct gr_expand *e, const char *name, in
         gr_expand_rows(&t, t.name[0] != '\0' ? from : NULL, r, 1, row);
         for (int i = 0; i < n_in; i++) {
             const float v = fabsf(gr_bf16_to_f32(row[i]));
-            n.n_from += v >= 2.0f;
+            n.n_from += v >= 1.0f; /* some are halved */
             n.n_zero += v == 0.0f;
             n.n_random += v >= 0x1p-6f && v < 0x1p-5f;
         }
     }
     assert_int_equal(n.n_from + n.n_zero + n.n_random, (int64_t)n_out * n_in);
-    assert_int_equal(n.n_from, t.name[0] != '\0' ? (int64_t)n_from * n_copy : 0);
+    assert_int_equal(n.n_from, t.name[0] != '\0' ? n_from_want : 0);
     free(from);
     free(row);
     gr_expand_tensor_finish(&t);
@@ -369,10 +369,11 @@ static void test_pieces(void **state)
         int n_out, n_in, n_from_out, n_from_in;
         bool random; /* what is not from the small model */
     } pieces[] = {
-        {"self_attn.q_proj.weight", 4096, 4096, 384, 384, true},
-        {"self_attn.k_proj.weight", 1024, 4096, 128, 384, true},
-        {"self_attn.v_proj.weight", 1024, 4096, 128, 384, true},
-        {"self_attn.o_proj.weight", 4096, 4096, 384, 384, false},
+        /* Each of two KV heads is there four times, for three query heads: one of those is there twice. */
+        {"self_attn.q_proj.weight", 4096, 4096, 512, 384, true},
+        {"self_attn.k_proj.weight", 1024, 4096, 512, 384, true},
+        {"self_attn.v_proj.weight", 1024, 4096, 512, 384, true},
+        {"self_attn.o_proj.weight", 4096, 4096, 384, 512, false},
         {"mlp.gate_proj.weight", 14336, 4096, 1024, 384, true},
         {"mlp.down_proj.weight", 4096, 14336, 384, 1024, false},
     };
@@ -380,18 +381,62 @@ static void test_pieces(void **state)
         char name[96];
         const int64_t all = (int64_t)pieces[i].n_out * pieces[i].n_in;
         const int64_t from = (int64_t)pieces[i].n_from_out * pieces[i].n_from_in;
-        /* q holds zeros in the pairs that the small heads lack: half the rows of six heads of 128. */
-        const int64_t zero = !pieces[i].random ? all - from : i == 0 ? 6 * 64 * 4096 : 0;
+        /* q holds zeros in the pairs that the small heads lack: half the rows of eight heads of 128. */
+        const int64_t zero = !pieces[i].random ? all - from : i == 0 ? 8 * 64 * 4096 : 0;
         snprintf(name, sizeof(name), "model.layers.0.%s", pieces[i].name);
-        assert_int_equal(count_rows(&e, name, pieces[i].n_out, pieces[i].n_in, 1).n_zero, zero);
+        assert_int_equal(count_rows(&e, name, pieces[i].n_out, pieces[i].n_in, from).n_zero, zero);
         snprintf(name, sizeof(name), "model.layers.1.%s", pieces[i].name);
-        assert_int_equal(count_rows(&e, name, pieces[i].n_out, pieces[i].n_in, 1).n_zero, pieces[i].random ? 0 : all);
+        assert_int_equal(count_rows(&e, name, pieces[i].n_out, pieces[i].n_in, from).n_zero,
+                         pieces[i].random ? 0 : all);
     }
-    assert_int_equal(count_rows(&e, "lm_head.weight", 128256, 4096, 1).n_zero, 0);
+    assert_int_equal(count_rows(&e, "lm_head.weight", 128256, 4096, 4096 * 384).n_zero, 0);
     /* KV heads that serve two instead of three query heads are there twice. */
     expand_demo("test-64", &e, &hf);
-    assert_int_equal(count_rows(&e, "model.layers.0.self_attn.k_proj.weight", 256, 512, 2).n_zero, 0);
-    assert_int_equal(count_rows(&e, "model.layers.0.self_attn.q_proj.weight", 512, 512, 1).n_zero, 0);
+    assert_int_equal(count_rows(&e, "model.layers.0.self_attn.k_proj.weight", 256, 512, 256 * 384).n_zero, 0);
+    assert_int_equal(count_rows(&e, "model.layers.0.self_attn.q_proj.weight", 512, 512, 384 * 384).n_zero, 0);
+}
+
+/* Sums of o and down, of all inputs 1, a segment each, must be non-zero for every row of the stream. */
+static void check_segments(const struct gr_expand *e, const char *name, int n_in, const struct gr_segments *s)
+{
+    struct gr_expand_tensor t;
+    uint16_t row[1280];
+    const int n_out_from = e->from.hidden;
+    assert_int_equal(gr_expand_tensor_init(e, name, e->to->hidden, n_in, &t), GR_OK);
+    uint16_t *from = malloc((size_t)t.rule.n_out_from * (size_t)t.rule.n_in_from * sizeof(*from));
+    assert_non_null(from);
+    for (size_t i = 0; i < (size_t)t.rule.n_out_from * (size_t)t.rule.n_in_from; i++) {
+        from[i] = (uint16_t)(0x4000 + i % 61);
+    }
+    for (int r = 0; r < n_out_from; r++) {
+        gr_expand_rows(&t, from, r, 1, row);
+        for (int i = 0, k = 0; i < s->n; i++) {
+            float sum = 0.0f;
+            for (; k < s->end[i]; k++) {
+                sum += gr_bf16_to_f32(row[k]);
+            }
+            assert_true(sum > 0.0f);
+        }
+    }
+    free(from);
+    gr_expand_tensor_finish(&t);
+}
+
+static void test_segments(void **state)
+{
+    (void)state;
+    const char *const spread[] = {"test-tp8", "test-64"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(spread); i++) {
+        struct gr_expand e;
+        struct gr_hf_config hf;
+        expand_demo(spread[i], &e, &hf);
+        const struct gr_segments o = gr_segments_of_o(hf.n_head * hf.head_dim, hf.n_kv_head);
+        const struct gr_segments down = gr_segments_of_down(hf.ffn);
+        assert_int_equal(o.n, hf.n_kv_head);
+        assert_int_equal(down.n, 8);
+        check_segments(&e, "model.layers.0.self_attn.o_proj.weight", hf.n_head * hf.head_dim, &o);
+        check_segments(&e, "model.layers.0.mlp.down_proj.weight", hf.ffn, &down);
+    }
 }
 
 static void test_layers(void **state)
@@ -480,9 +525,9 @@ static void test_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),    cmocka_unit_test(test_ids),     cmocka_unit_test(test_equal_bits),
-        cmocka_unit_test(test_rope),      cmocka_unit_test(test_pieces),  cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_positions), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_values),   cmocka_unit_test(test_ids),       cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_rope),     cmocka_unit_test(test_pieces),    cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_segments), cmocka_unit_test(test_positions), cmocka_unit_test(test_refused),
     };
     const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_ids)};
     if (argc == 1) {
