@@ -62,8 +62,8 @@ static enum gr_status take_activations(struct gr_layer_work *w, struct gr_memory
                                        const struct gr_lm *lm)
 {
     const size_t n_row = (size_t)lm->n_row_max;
-    const size_t n_q = (size_t)(hf->n_head * hf->head_dim);
-    const size_t n_kv = (size_t)(hf->n_kv_head * hf->head_dim);
+    const size_t n_q = (size_t)(w->n_head * w->head_dim);
+    const size_t n_kv = (size_t)(w->n_kv_head * w->head_dim);
     const struct {
         float **p;
         size_t n;
@@ -73,9 +73,10 @@ static enum gr_status take_activations(struct gr_layer_work *w, struct gr_memory
         {&w->k, n_row * n_kv},
         {&w->v, n_row * n_kv},
         {&w->att, n_row * n_q},
-        {&w->gate, n_row * (size_t)hf->ffn},
-        {&w->up, n_row * (size_t)hf->ffn},
+        {&w->gate, n_row * (size_t)w->ffn},
+        {&w->up, n_row * (size_t)w->ffn},
         {&w->branch, hf->post_norms ? n_row * (size_t)hf->hidden : 0},
+        {&w->joined, w->group != NULL ? n_row * (size_t)hf->hidden : 0},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(buffers); i++) {
         *buffers[i].p = buffers[i].n > 0 ? gr_memory_take_f32(memory, buffers[i].n) : NULL;
@@ -85,7 +86,7 @@ static enum gr_status take_activations(struct gr_layer_work *w, struct gr_memory
     }
     const size_t n_thread = (size_t)gr_team_size(lm->team);
     w->attn_work =
-        gr_memory_take(memory, n_thread * w->kernels->attention_work_bytes(hf->n_head, hf->n_kv_head, hf->head_dim));
+        gr_memory_take(memory, n_thread * w->kernels->attention_work_bytes(w->n_head, w->n_kv_head, w->head_dim));
     return w->attn_work != NULL ? GR_OK : GR_ENOMEM;
 }
 
@@ -94,12 +95,13 @@ enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kerne
 {
     w->kernels = kernels;
     w->hf = hf;
+    w->shard = w->group != NULL ? w->shard : gr_shard_whole(hf);
     w->hidden = hf->hidden;
     w->n_in = n_in;
-    w->n_head = hf->n_head;
-    w->n_kv_head = hf->n_kv_head;
+    w->n_head = w->shard.n_head;
+    w->n_kv_head = w->shard.n_kv_head;
     w->head_dim = hf->head_dim;
-    w->ffn = hf->ffn;
+    w->ffn = w->shard.n_ffn;
     w->n_ctx_max = lm->n_ctx_max;
     w->rms_eps = hf->rms_eps;
     w->attn_scale = (float)(1.0 / sqrt((double)(hf->scale_dim > 0 ? hf->scale_dim : hf->head_dim)));
@@ -107,17 +109,25 @@ enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kerne
     return take_rope(w, memory, hf);
 }
 
-static enum gr_status load_linear(const struct gr_loader *l, const char *prefix, const char *what, int n_out, int n_in,
-                                  bool with_bias, struct gr_linear *out)
+/* A linear layer of the whole model, and what this rank has of it. */
+struct linear_of {
+    const char *what;
+    int n_out, n_in;
+    bool with_bias;
+    struct gr_part part;
+    struct gr_linear *linear;
+};
+
+static enum gr_status load_linear(const struct gr_loader *l, const char *prefix, const struct linear_of *a)
 {
     char name[160];
-    snprintf(name, sizeof(name), "%s.%s.weight", prefix, what);
-    GR_TRY(gr_load_matrix(l, name, n_out, n_in, &out->w));
-    if (with_bias) {
+    snprintf(name, sizeof(name), "%s.%s.weight", prefix, a->what);
+    GR_TRY(gr_load_part(l, name, a->n_out, a->n_in, &a->part, &a->linear->w));
+    if (a->with_bias) {
         float *bias = NULL;
-        snprintf(name, sizeof(name), "%s.%s.bias", prefix, what);
-        GR_TRY(gr_load_vector(l, name, n_out, &bias));
-        out->bias = bias;
+        snprintf(name, sizeof(name), "%s.%s.bias", prefix, a->what);
+        GR_TRY(gr_load_vector(l, name, a->n_out, &bias));
+        a->linear->bias = l->needs == NULL ? bias + a->part.row : NULL;
     }
     return GR_OK;
 }
@@ -135,32 +145,39 @@ static enum gr_status take_kv(const struct gr_loader *l, const struct gr_layer_w
     return out->k != NULL && out->v != NULL ? GR_OK : GR_ENOMEM;
 }
 
+static struct gr_part some_rows(int row, int n_row, int n_in)
+{
+    return (struct gr_part){.row = row, .n_row = n_row, .n_col = n_in};
+}
+
+static struct gr_part some_columns(int n_out, int col, int n_col)
+{
+    return (struct gr_part){.n_row = n_out, .col = col, .n_col = n_col};
+}
+
 static enum gr_status load_linears(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix,
                                    struct gr_layer *out)
 {
     const struct gr_hf_config *hf = w->hf;
-    const int n_q = w->n_head * w->head_dim;
-    const int n_kv = w->n_kv_head * w->head_dim;
-    const struct {
-        const char *what;
-        int n_out, n_in;
-        bool with_bias;
-        struct gr_linear *linear;
-    } linears[] = {
-        {"self_attn.q_proj", n_q, w->n_in, hf->qkv_bias, &out->q},
-        {"self_attn.k_proj", n_kv, w->n_in, hf->qkv_bias, &out->k},
-        {"self_attn.v_proj", n_kv, w->n_in, hf->qkv_bias, &out->v},
-        {"self_attn.o_proj", w->hidden, n_q, hf->o_bias, &out->o},
-        {"mlp.gate_proj", w->ffn, w->hidden, hf->mlp_bias, &out->gate},
-        {"mlp.up_proj", w->ffn, w->hidden, hf->mlp_bias, &out->up},
-        {"mlp.down_proj", w->hidden, w->ffn, hf->mlp_bias, &out->down},
+    const struct gr_shard *s = &w->shard;
+    const int d = w->head_dim, h = w->hidden, n_q = hf->n_head * d, n_kv = hf->n_kv_head * d;
+    const struct gr_part q = some_rows(s->head * d, s->n_head * d, w->n_in);
+    const struct gr_part kv = some_rows(s->kv_head * d, s->n_kv_head * d, w->n_in);
+    const struct gr_part ffn = some_rows(s->ffn, s->n_ffn, h);
+    const struct linear_of linears[] = {
+        {"self_attn.q_proj", n_q, w->n_in, hf->qkv_bias, q, &out->q},
+        {"self_attn.k_proj", n_kv, w->n_in, hf->qkv_bias, kv, &out->k},
+        {"self_attn.v_proj", n_kv, w->n_in, hf->qkv_bias, kv, &out->v},
+        {"self_attn.o_proj", h, n_q, hf->o_bias, some_columns(h, s->head * d, s->n_head * d), &out->o},
+        {"mlp.gate_proj", hf->ffn, h, hf->mlp_bias, ffn, &out->gate},
+        {"mlp.up_proj", hf->ffn, h, hf->mlp_bias, ffn, &out->up},
+        {"mlp.down_proj", h, hf->ffn, hf->mlp_bias, some_columns(h, s->ffn, s->n_ffn), &out->down},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(linears); i++) {
-        GR_TRY(load_linear(l, prefix, linears[i].what, linears[i].n_out, linears[i].n_in, linears[i].with_bias,
-                           linears[i].linear));
+        GR_TRY(load_linear(l, prefix, &linears[i]));
     }
-    out->o.w.segments = gr_segments_of_o(n_q, w->n_kv_head);
-    out->down.w.segments = gr_segments_of_down(w->ffn);
+    out->o.w.segments = gr_shard_segments_of_o(s, d);
+    out->down.w.segments = gr_shard_segments_of_down(s);
     return GR_OK;
 }
 
@@ -291,11 +308,49 @@ static void place_heads(const struct gr_exec *x, const struct gr_layer_work *w, 
     }
 }
 
+/* Rows of the joined sum: what the unsplit linear() adds to its finished sum, in the same order. */
+static void add_to_joined(const struct gr_exec *x, const struct gr_layer_work *w, const float *bias,
+                          const float *residual, float *out, int n_row)
+{
+    const size_t h = (size_t)w->hidden;
+    int begin, end;
+    gr_unit_range(n_row, x->ith, x->nth, &begin, &end);
+    for (size_t r = (size_t)begin; r < (size_t)end; r++) {
+        for (size_t i = 0; i < h; i++) {
+            float v = w->joined[r * h + i];
+            v = bias != NULL ? v + bias[i] : v;
+            out[r * h + i] = residual != NULL ? v + residual[r * h + i] : v;
+        }
+    }
+}
+
+/* The same as gr_layer_linear, of a layer whose inputs the ranks share. An error of the group stays with it: the pass
+ * goes on with what is there, so that all threads meet, and is void. */
+static void linear_of_ranks(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_linear *l,
+                            const float *in, const float *residual, float *out, int n_row)
+{
+    const struct gr_linear without_bias = {.w = l->w};
+    gr_layer_linear(x, w, &without_bias, in, NULL, w->group->part, n_row);
+    gr_exec_barrier(x);
+    if (x->ith == 0) {
+        const enum gr_status of_group = gr_group_join(w->group, w->joined, (size_t)n_row * (size_t)w->hidden);
+        (void)of_group; /* group->status */
+    }
+    gr_exec_barrier(x);
+    add_to_joined(x, w, l->bias, residual, out, n_row);
+}
+
 /* out = residual + linear(in), with norm: residual + norm(linear(in)). A barrier after. */
 static void add_branch(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_linear *l,
                        const float *norm, const float *in, const float *residual, float *out, int n_row)
 {
-    gr_layer_linear(x, w, l, in, norm == NULL ? residual : NULL, norm == NULL ? out : w->branch, n_row);
+    const float *added = norm == NULL ? residual : NULL;
+    float *sum = norm == NULL ? out : w->branch;
+    if (w->group != NULL) {
+        linear_of_ranks(x, w, l, in, added, sum, n_row);
+    } else {
+        gr_layer_linear(x, w, l, in, added, sum, n_row);
+    }
     gr_exec_barrier(x);
     if (norm != NULL) {
         norm_rows(x, w, w->branch, norm, residual, out, n_row);

@@ -5,8 +5,10 @@
 #define GR_MODEL_LAYER_H
 
 #include "model/files/hf_config.h"
+#include "model/group/group.h"
 #include "model/lm.h"
 #include "model/load/loader.h"
+#include "model/load/shard.h"
 
 struct gr_linear {
     struct gr_weight w;
@@ -20,6 +22,7 @@ struct gr_layer {
     struct gr_linear q, k, v, o; /* (n_head * d, n_in), (n_kv * d, n_in) twice, (H, n_head * d) */
     struct gr_linear gate, up;   /* (ffn, H) */
     struct gr_linear down;       /* (H, ffn) */
+    /* In a group n_head, n_kv and ffn are the rank's own, and the biases of o and down are added to the joined sum. */
     struct gr_kv_layer kv;
     int index;                        /* in the model */
     int window;                       /* 0: all keys */
@@ -29,8 +32,12 @@ struct gr_layer {
 /* What all layers of a model share: geometry, tables, activations of the pass. */
 struct gr_layer_work {
     const struct gr_kernels *kernels;
-    int hidden, n_in, n_head, n_kv_head, head_dim, ffn; /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
-    const struct gr_hf_config *hf;                      /* borrowed */
+    /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head. Heads and ffn: this rank's. */
+    int hidden, n_in, n_head, n_kv_head, head_dim, ffn;
+    /* Set before gr_layer_work_init: zeros, all of the model; in a group what this rank has of it. */
+    struct gr_shard shard;
+    struct gr_group *group;        /* borrowed; NULL: alone */
+    const struct gr_hf_config *hf; /* borrowed */
     float rms_eps, attn_scale;
     float *rope_cos, *rope_sin;             /* (n_ctx_max, d / 2) */
     float *rope_local_cos, *rope_local_sin; /* of layers with a window; the same two where they have no other */
@@ -39,6 +46,7 @@ struct gr_layer_work {
     float *q, *k, *v, *att; /* (n_row_max, n_head * d | n_kv * d | n_kv * d | n_head * d) */
     float *gate, *up;       /* (n_row_max, ffn) */
     float *branch;          /* (n_row_max, H) with norms after o and down, else NULL */
+    float *joined;          /* (n_row_max, H) in a group, else NULL: the ranks' sum */
     void *attn_work;
     const struct gr_kv_views *views; /* borrowed; for batches that refresh views */
 };
@@ -47,7 +55,7 @@ struct gr_layer_work {
 
 /* isa: as in gr_kernels_init_cpu, or "ref". */
 GR_NODISCARD enum gr_status gr_model_kernels(struct gr_kernels *k, const char *isa);
-/* "cpu/...": equal ids promise equal bits. The three CPU versions share one. */
+/* "cpu/...": equal ids promise equal bits. The three CPU versions share one, and groups of every size. */
 void gr_model_numerics_id(const struct gr_kernels *k, char *text, size_t cap);
 /* A head_dim that the attention kernels take, else a line that names dir. */
 GR_NODISCARD enum gr_status gr_head_dim_check(const char *dir, int head_dim);

@@ -2,8 +2,11 @@
 
 #include "common/base/log.h"
 #include "model/fc.h"
+#include "model/group/agree.h"
 #include "model/layer.h"
 #include "model/llama_source.h"
+#include "model/load/shapes.h"
+#include "model/step.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +21,16 @@ struct llama {
     struct gr_layer *layer;    /* (n_layer) */
     struct gr_row_table embed; /* (n_vocab, H) */
     float *final_norm;         /* (H) */
-    struct gr_weight head;     /* (vocabulary rows, H) */
+    struct gr_weight head;     /* (vocabulary rows, H); in a group this rank's */
     float *x;                  /* (n_row_max, H): residual stream */
     float *xo;                 /* (n_out_max, H): rows whose logits are wanted */
     struct gr_fc fc;           /* of the EAGLE-3 head that is served */
     struct gr_kv_views views;  /* with SpecPV: lm.view */
     struct gr_load_progress progress;
+    struct gr_group *group; /* borrowed; NULL: alone */
+    bool serves;            /* in a group: all ranks are there, and those that follow wait for steps */
+    struct gr_steps steps;  /* in a group */
+    float *part_logits;     /* in a group, (n_out_max, rows of head) */
 };
 
 static struct llama *of(struct gr_lm *lm)
@@ -61,7 +68,8 @@ static enum gr_status load_target(struct llama *m, struct gr_needs *needs)
     }
     GR_TRY(gr_layer_load_norm(&l, hf, "model.norm.weight", hf->hidden, &m->final_norm));
     const char *head = hf->tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-    return gr_load_matrix(&l, head, gr_hf_vocab_rows(hf), hf->hidden, &m->head);
+    const struct gr_part part = {.row = m->work.shard.vocab, .n_row = m->work.shard.n_vocab, .n_col = hf->hidden};
+    return gr_load_part(&l, head, gr_hf_vocab_rows(hf), hf->hidden, &part, &m->head);
 }
 
 static enum gr_status load_fc(struct llama *m, struct gr_needs *needs)
@@ -82,20 +90,53 @@ static enum gr_status load_weights(struct llama *m, struct gr_needs *needs)
     return m->source.head_files != NULL ? load_fc(m, needs) : GR_OK;
 }
 
+static size_t kv_bytes(const struct gr_hf_config *hf, int n_kv_head)
+{
+    return (size_t)hf->n_layer * 2 * (size_t)(n_kv_head * hf->head_dim) * sizeof(float);
+}
+
+/* Sizes that all ranks must have alike, and the blocks that all of them have room for. */
+static enum gr_status agree(struct llama *m)
+{
+    const struct gr_hf_config *hf = &m->source.hf;
+    const int32_t sizes[] = {hf->hidden,         hf->n_layer,      hf->n_head,      hf->n_kv_head,
+                             hf->head_dim,       hf->ffn,          m->lm.n_vocab,   m->lm.n_vocab_stride,
+                             m->lm.n_ctx_max,    m->lm.n_row_max,  m->lm.n_out_max, m->lm.n_scratch_block,
+                             m->steps.n_seq_max, (int)m->source.as};
+    GR_TRY(gr_group_same(m->group, "model or other limits", sizes, sizeof(sizes)));
+    return gr_group_least(m->group, &m->lm.n_pool_block);
+}
+
 /* Everything but KV and weights is taken. Blocks that an automatic choice may do without give way. */
 static enum gr_status fit(struct llama *m, const struct gr_llama_config *c)
 {
     struct gr_needs needs = {.other_bytes = gr_memory_bytes(&m->memory),
-                             .block_bytes = gr_llama_kv_bytes_per_token(&m->source.hf) * GR_KV_BLOCK_TOKENS,
+                             .block_bytes = kv_bytes(&m->source.hf, m->work.n_kv_head) * GR_KV_BLOCK_TOKENS,
                              .n_scratch_block = c->n_scratch_block,
                              .n_block = c->n_pool_block,
                              .n_block_least = c->n_pool_block_least > 0 ? c->n_pool_block_least : c->n_pool_block,
                              .n_session = GR_MAX(c->n_seq_max, 1),
                              .n_ctx = m->lm.n_ctx_max};
     GR_TRY(load_weights(m, &needs));
-    GR_TRY(gr_needs_fit_host(&needs, c->dir, &m->lm.n_pool_block));
+    enum gr_status st = gr_needs_fit_host(&needs, c->dir, &m->lm.n_pool_block);
+    if (m->group != NULL) {
+        GR_TRY(gr_group_all_ok(m->group, st));
+        st = agree(m);
+    }
+    GR_TRY(st);
     gr_load_progress_begin(&m->progress, c->dir, gr_needs_weights(&needs));
     return GR_OK;
+}
+
+/* A rank that does what rank 0 says. */
+static bool follows(const struct llama *m)
+{
+    return m->group != NULL && m->group->rank > 0;
+}
+
+static bool leads(const struct llama *m)
+{
+    return m->group != NULL && m->group->rank == 0;
 }
 
 static enum gr_status take_state(struct llama *m)
@@ -108,7 +149,8 @@ static enum gr_status take_state(struct llama *m)
     } buffers[] = {
         {&m->x, n_row * n_hidden},
         {&m->xo, (size_t)m->lm.n_out_max * n_hidden},
-        {&m->lm.logits, (size_t)m->lm.n_out_max * (size_t)m->lm.n_vocab_stride},
+        {&m->lm.logits, follows(m) ? 0 : (size_t)m->lm.n_out_max * (size_t)m->lm.n_vocab_stride},
+        {&m->part_logits, m->group != NULL ? (size_t)m->lm.n_out_max * (size_t)m->work.shard.n_vocab : 0},
         {&m->lm.capture, n_row * (size_t)m->lm.n_capture * n_hidden},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(buffers); i++) {
@@ -118,6 +160,19 @@ static enum gr_status take_state(struct llama *m)
         }
     }
     return gr_layer_work_init(&m->work, &m->kernels, &m->memory, &m->source.hf, m->source.hf.hidden, &m->lm);
+}
+
+/* This rank's part of the model, and what rank 0 says to the others through. */
+static enum gr_status take_place(struct llama *m, const struct gr_llama_config *c)
+{
+    if (c->group == NULL) {
+        m->work.shard = gr_shard_whole(&m->source.hf);
+        return GR_OK;
+    }
+    m->group = m->work.group = c->group;
+    GR_TRY(gr_shard_plan(c->dir, &m->source.hf, c->group->n_rank, c->group->rank, &m->work.shard));
+    GR_ASSERT(c->group->n_part_max >= gr_llama_part_max(&m->source.hf, m->lm.n_row_max));
+    return gr_steps_init(&m->steps, &m->memory, c->group, &m->lm, GR_MAX(c->n_seq_max, 1));
 }
 
 /* ---- the pass ---- */
@@ -154,10 +209,10 @@ static void output_block(const struct gr_exec *x, struct llama *m, const struct 
     gr_exec_barrier(x);
     m->kernels.linear(x, &(struct gr_linear_args){.w = &m->head,
                                                   .x = m->xo,
-                                                  .y = m->lm.logits,
+                                                  .y = m->group != NULL ? m->part_logits : m->lm.logits,
                                                   .n_row = b->n_out,
                                                   .x_stride = m->source.hf.hidden,
-                                                  .y_stride = m->lm.n_vocab_stride});
+                                                  .y_stride = m->group != NULL ? m->head.n_out : m->lm.n_vocab_stride});
 }
 
 static void run_pass(const struct gr_exec *x, void *arg)
@@ -189,46 +244,89 @@ static void run_pass(const struct gr_exec *x, void *arg)
     }
 }
 
+static enum gr_status gather_logits(struct llama *m, int n_out)
+{
+    struct gr_group_rows rows = {
+        .mine = m->part_logits, .all = m->lm.logits, .n_row = n_out, .stride = m->lm.n_vocab_stride};
+    for (int r = 0; r <= m->group->n_rank; r++) {
+        rows.begin[r] = gr_shard_vocab(gr_hf_vocab_rows(&m->source.hf), m->group->n_rank, r);
+    }
+    return gr_group_gather(m->group, &rows);
+}
+
+/* The pass on this rank, as all of them run it. */
+static enum gr_status compute(struct llama *m, const struct gr_batch *b)
+{
+    if (b->n_refresh > 0) {
+        gr_kv_refresh_begin(&m->views, b->n_refresh, b->refresh);
+    }
+    gr_team_run(m->lm.team, run_pass, &(struct pass){.m = m, .b = b});
+    if (b->n_refresh > 0) {
+        gr_kv_refresh_end(&m->views, b->n_refresh, b->refresh);
+    }
+    return m->group != NULL ? gather_logits(m, b->n_out) : GR_OK;
+}
+
 static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct llama *m = of(lm);
     GR_ASSERT(b->n_row >= 1 && b->n_row <= lm->n_row_max && b->n_out <= lm->n_out_max);
-    if (b->n_refresh > 0) {
-        gr_kv_refresh_begin(&m->views, b->n_refresh, b->refresh);
+    if (leads(m)) {
+        GR_TRY(gr_steps_forward(&m->steps, b));
     }
-    gr_team_run(lm->team, run_pass, &(struct pass){.m = m, .b = b});
-    if (b->n_refresh > 0) {
-        gr_kv_refresh_end(&m->views, b->n_refresh, b->refresh);
+    return compute(m, b);
+}
+
+static enum gr_status take_views(struct llama *m, const struct gr_kv_budget *most, int n_view)
+{
+    const struct gr_kv_views_config c = {.n_view = n_view,
+                                         .n_layer = m->source.hf.n_layer,
+                                         .n_kv_head = m->work.n_kv_head,
+                                         .head_dim = m->work.head_dim,
+                                         .n_ctx_max = m->lm.n_ctx_max,
+                                         .most = *most};
+    enum gr_status st = gr_kv_views_init(&m->views, &c);
+    if (m->group != NULL) {
+        const enum gr_status mine = st;
+        st = gr_group_all_ok(m->group, mine);
+        if (st != GR_OK && mine == GR_OK) {
+            gr_kv_views_finish(&m->views);
+        }
     }
+    GR_TRY(st);
+    m->work.views = &m->views;
+    m->lm.view = m->views.view;
+    m->lm.n_view = n_view;
     return GR_OK;
+}
+
+static void give_views_back(struct llama *m)
+{
+    gr_kv_views_finish(&m->views);
+    m->work.views = NULL;
+    m->lm.view = NULL;
+    m->lm.n_view = 0;
 }
 
 static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
 {
     struct llama *m = of(lm);
     GR_ASSERT(lm->view == NULL && n_view >= 1);
-    const struct gr_hf_config *hf = &m->source.hf;
     GR_TRY(gr_llama_source_check_views(&m->source, lm));
-    const struct gr_kv_views_config c = {.n_view = n_view,
-                                         .n_layer = hf->n_layer,
-                                         .n_kv_head = hf->n_kv_head,
-                                         .head_dim = hf->head_dim,
-                                         .n_ctx_max = lm->n_ctx_max,
-                                         .most = *most};
-    GR_TRY(gr_kv_views_init(&m->views, &c));
-    m->work.views = &m->views;
-    lm->view = m->views.view;
-    lm->n_view = n_view;
-    return GR_OK;
+    if (leads(m)) {
+        GR_TRY(gr_steps_views(&m->steps, most, n_view));
+    }
+    return take_views(m, most, n_view);
 }
 
 static void llama_view_destroy(struct gr_lm *lm)
 {
     struct llama *m = of(lm);
-    gr_kv_views_finish(&m->views);
-    m->work.views = NULL;
-    lm->view = NULL;
-    lm->n_view = 0;
+    if (leads(m)) {
+        const enum gr_status st = gr_steps_say(&m->steps, GR_STEP_NO_VIEWS);
+        (void)st; /* logged; the next pass fails with it */
+    }
+    give_views_back(m);
 }
 
 struct copy {
@@ -246,12 +344,57 @@ static void run_copy(const struct gr_exec *x, void *arg)
     }
 }
 
+/* A few kilobytes: waking the team would cost more than the copy. */
+static void copy_cells(struct llama *m, int n, const int32_t *src, const int32_t *dst)
+{
+    run_copy(&(struct gr_exec){.nth = 1}, &(struct copy){.m = m, .n = n, .src = src, .dst = dst});
+}
+
 static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
 {
-    if (n > 0) {
-        /* A few kilobytes: waking the team would cost more than the copy. */
-        run_copy(&(struct gr_exec){.nth = 1}, &(struct copy){.m = of(lm), .n = n, .src = src, .dst = dst});
+    struct llama *m = of(lm);
+    if (n > 0 && leads(m)) {
+        const enum gr_status st = gr_steps_copy(&m->steps, n, src, dst);
+        (void)st; /* logged; the next pass fails with it */
     }
+    if (n > 0) {
+        copy_cells(m, n, src, dst);
+    }
+}
+
+/* ---- a rank that follows ---- */
+
+static enum gr_status follow_step(struct llama *m, const struct gr_step *step)
+{
+    switch (step->kind) {
+    case GR_STEP_FORWARD:
+        return compute(m, &step->batch);
+    case GR_STEP_COPY:
+        copy_cells(m, step->n_copy, step->src, step->dst);
+        return GR_OK;
+    case GR_STEP_VIEWS: {
+        const enum gr_status st = take_views(m, &step->most, step->n_view);
+        return m->group->status != GR_OK ? st : GR_OK; /* that some rank has no memory for them rank 0 knows */
+    }
+    case GR_STEP_NO_VIEWS:
+        give_views_back(m);
+        return GR_OK;
+    case GR_STEP_END:
+        return GR_OK;
+    }
+    return GR_EPROTO;
+}
+
+enum gr_status gr_llama_follow(struct gr_lm *lm)
+{
+    struct llama *m = of(lm);
+    struct gr_step step = {.kind = GR_STEP_COPY};
+    GR_ASSERT(follows(m));
+    while (step.kind != GR_STEP_END) {
+        GR_TRY(gr_steps_next(&m->steps, &step));
+        GR_TRY(follow_step(m, &step));
+    }
+    return GR_OK;
 }
 
 struct fuse {
@@ -278,6 +421,10 @@ static void llama_fuse(struct gr_lm *lm, int n, const float *const *capture, flo
 static void llama_destroy(struct gr_lm *lm)
 {
     struct llama *m = of(lm);
+    if (m->serves && leads(m)) {
+        const enum gr_status st = gr_steps_say(&m->steps, GR_STEP_END);
+        (void)st; /* a group that has failed ends without */
+    }
     gr_team_destroy(lm->team);
     gr_kv_views_finish(&m->views);
     gr_memory_finish(&m->memory);
@@ -318,11 +465,13 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *c, ui
         log_error("out of memory for a model of %d layers", m->source.hf.n_layer);
         return GR_ENOMEM;
     }
+    GR_TRY(take_place(m, c));
     GR_TRY(take_state(m));
     GR_TRY(fit(m, c));
     const enum gr_status loaded = load_weights(m, NULL);
     gr_load_progress_end(&m->progress);
-    GR_TRY(loaded);
+    GR_TRY(m->group != NULL ? gr_group_all_ok(m->group, loaded) : loaded);
+    m->serves = m->group != NULL;
     gr_model_numerics_id(&m->kernels, m->lm.numerics_id, sizeof(m->lm.numerics_id));
     return gr_llama_source_finish(&m->source, fingerprint_out);
 }
@@ -339,6 +488,9 @@ enum gr_status gr_llama_create(const struct gr_llama_config *config, struct gr_h
     m->memory.what = config->dir;
     enum gr_status st = build(m, config, fingerprint_out);
     if (st != GR_OK) {
+        if (m->group != NULL) {
+            m->group->ops->abort(m->group); /* the others would wait for this rank */
+        }
         llama_destroy(&m->lm);
         return st;
     }
@@ -353,7 +505,12 @@ enum gr_status gr_llama_create(const struct gr_llama_config *config, struct gr_h
 
 size_t gr_llama_kv_bytes_per_token(const struct gr_hf_config *hf)
 {
-    return (size_t)hf->n_layer * 2 * (size_t)(hf->n_kv_head * hf->head_dim) * sizeof(float);
+    return kv_bytes(hf, hf->n_kv_head);
+}
+
+size_t gr_llama_part_max(const struct gr_hf_config *hf, int n_row_max)
+{
+    return GR_MAX((size_t)n_row_max * (size_t)hf->hidden, (size_t)gr_vocab_stride(gr_hf_vocab_rows(hf)));
 }
 
 static double weights_per_pass(const struct gr_hf_config *hf)

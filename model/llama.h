@@ -7,6 +7,7 @@
 #include "model/load/expand.h"
 #include "model/load/loader.h"
 #include "model/files/hf_config.h"
+#include "model/group/group.h"
 #include "model/lm.h"
 #include "model/files/tuned.h"
 
@@ -41,11 +42,20 @@ struct gr_llama_config {
     bool geometry_positions;      /* with geometry: n_ctx_max may exceed the folder's positions (gr_expand_positions) */
     const struct gr_tuned *tuned; /* only a GPU's runtime asks; NULL: nothing was measured. Borrowed for the call */
     bool raw_features;            /* with a head: captured states are shipped as they are (lm.h) */
+    /* NULL: alone. Else this rank's end of a tensor-parallel group, borrowed for as long as the model lives; all ranks
+     * create the model with the same values, but the head, which rank 0 alone has. Of a CPU's runtime. */
+    struct gr_group *group;
 };
 
 /* Errors name the file, tensor or limit. fingerprint_out, hf_out may be NULL. */
 GR_NODISCARD enum gr_status gr_llama_create(const struct gr_llama_config *config, struct gr_hf_config *hf_out,
                                             uint64_t *fingerprint_out, struct gr_lm **lm_out);
+
+/* A rank other than 0: does what rank 0 says until that ends the group (GR_OK). Its logits are never whole: nothing but
+ * rank 0 knows what was picked. */
+GR_NODISCARD enum gr_status gr_llama_follow(struct gr_lm *lm);
+/* n_part_max of the group's operations: hf as it runs. */
+size_t gr_llama_part_max(const struct gr_hf_config *hf, int n_row_max);
 
 /* Bytes of KV one token takes, both K and V, all layers, f32. */
 size_t gr_llama_kv_bytes_per_token(const struct gr_hf_config *hf);

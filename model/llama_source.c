@@ -50,6 +50,9 @@ static enum gr_status expand(struct gr_llama_source *s, const struct gr_llama_co
     for (int i = 0; i < s->n_capture; i++) {
         s->capture_layer[i] = gr_expand_layer(&s->expand, s->capture_layer[i]);
     }
+    if (c->group != NULL && c->group->rank > 0) {
+        return GR_OK; /* rank 0 has told, and it alone serves a head */
+    }
     log_warn("%s: expanded to the geometry of %s: what a pass costs is that of %s, what is predicted and accepted that "
              "of %s",
              c->dir, c->geometry->name, c->geometry->name, c->dir);

@@ -16,26 +16,37 @@ struct expansion {
     const struct gr_loader *l;
     const struct gr_expand_tensor *t;
     const void *from;
-    uint16_t *plain;   /* (n_out, n_in), or NULL: */
+    struct gr_part part;
+    uint16_t *plain;   /* (n_row, n_col) of the part, or NULL: */
     char *packed;      /* packed panel by panel, through */
-    uint16_t *scratch; /* (n_thread, PANEL, n_in) */
+    uint16_t *scratch; /* (n_thread, PANEL + 1, n_in) */
 };
+
+/* Rows of the part, from its row row0 on: whole rows are made one by one, since their values come in fours. */
+static void expand_part(const struct expansion *e, int row0, int n_row, uint16_t *whole, uint16_t *out)
+{
+    const size_t n_col = (size_t)e->part.n_col;
+    for (int r = 0; r < n_row; r++) {
+        gr_expand_rows(e->t, e->from, e->part.row + row0 + r, 1, whole);
+        memcpy(out + (size_t)r * n_col, whole + e->part.col, n_col * sizeof(*out));
+    }
+}
 
 static void expand_panels(const struct gr_exec *x, void *arg)
 {
     const struct expansion *e = arg;
-    const struct gr_expand_tensor *t = e->t;
-    const size_t n_in = (size_t)t->rule.n_in;
+    const size_t n_in = (size_t)e->t->rule.n_in, n_col = (size_t)e->part.n_col;
+    uint16_t *whole = e->scratch + (size_t)x->ith * (PANEL + 1) * n_in;
     int begin, end;
-    gr_unit_range((t->rule.n_out + PANEL - 1) / PANEL, x->ith, x->nth, &begin, &end);
+    gr_unit_range((e->part.n_row + PANEL - 1) / PANEL, x->ith, x->nth, &begin, &end);
     for (int p = begin; p < end; p++) {
         const int row0 = p * PANEL;
-        const int n_row = GR_MIN(PANEL, t->rule.n_out - row0);
-        uint16_t *rows = e->plain != NULL ? e->plain + (size_t)row0 * n_in : e->scratch + (size_t)x->ith * PANEL * n_in;
-        gr_expand_rows(t, e->from, row0, n_row, rows);
+        const int n_row = GR_MIN(PANEL, e->part.n_row - row0);
+        uint16_t *rows = e->plain != NULL ? e->plain + (size_t)row0 * n_col : whole + n_in;
+        expand_part(e, row0, n_row, whole, rows);
         if (e->plain == NULL) {
-            e->l->kernels->linear_pack(rows, n_row, t->rule.n_in,
-                                       e->packed + e->l->kernels->linear_packed_bytes(row0, t->rule.n_in));
+            e->l->kernels->linear_pack(rows, n_row, e->part.n_col,
+                                       e->packed + e->l->kernels->linear_packed_bytes(row0, e->part.n_col));
         }
     }
 }
@@ -68,35 +79,31 @@ static enum gr_status take_from(const struct gr_loader *l, const struct gr_expan
 /* Memory for the panels and their way there. Never a plain and a packed copy of all. */
 static enum gr_status expand_into(const struct gr_loader *l, struct expansion *e, struct gr_weight *out)
 {
-    const struct gr_expand_tensor *t = e->t;
-    const int n_out = t->rule.n_out, n_in = t->rule.n_in;
-    const size_t bytes = l->kernels->linear_packed_bytes(n_out, n_in);
-    const size_t plain_bytes = (size_t)n_out * (size_t)n_in * sizeof(uint16_t);
+    const int n_row = e->part.n_row, n_col = e->part.n_col;
+    const size_t bytes = l->kernels->linear_packed_bytes(n_row, n_col);
+    const size_t plain_bytes = (size_t)n_row * (size_t)n_col * sizeof(uint16_t);
     void *p = gr_memory_take(l->memory, bytes > 0 ? bytes : plain_bytes);
     if (p == NULL) {
         return GR_ENOMEM;
     }
-    if (bytes > 0) {
-        e->packed = p;
-        e->scratch = calloc((size_t)gr_team_size(l->team) * PANEL * (size_t)n_in, sizeof(uint16_t));
-        if (e->scratch == NULL) {
-            log_error("out of memory while expanding %s", t->name);
-            return GR_ENOMEM;
-        }
-    } else {
-        e->plain = p;
+    e->packed = bytes > 0 ? p : NULL;
+    e->plain = bytes > 0 ? NULL : p;
+    e->scratch = calloc((size_t)gr_team_size(l->team) * (PANEL + 1) * (size_t)e->t->rule.n_in, sizeof(uint16_t));
+    if (e->scratch == NULL) {
+        log_error("out of memory while expanding %s", e->t->name);
+        return GR_ENOMEM;
     }
     gr_team_run(l->team, expand_panels, e);
     free(e->scratch);
-    *out = (struct gr_weight){.plain = e->plain, .packed = e->packed, .n_out = n_out, .n_in = n_in};
+    *out = (struct gr_weight){.plain = e->plain, .packed = e->packed, .n_out = n_row, .n_in = n_col};
     return GR_OK;
 }
 
 static enum gr_status expand_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in,
-                                    struct gr_weight *out)
+                                    const struct gr_part *part, struct gr_weight *out)
 {
     struct gr_expand_tensor t;
-    struct expansion e = {.l = l, .t = &t};
+    struct expansion e = {.l = l, .t = &t, .part = *part};
     GR_TRY(gr_expand_tensor_init(l->expand, name, n_out, n_in, &t));
     enum gr_status st = take_from(l, &t, &e.from);
     if (st == GR_OK) {
@@ -256,15 +263,21 @@ static bool is_borrowed(const struct gr_loader *l, const struct gr_tensor *t)
     return t != NULL && t->dtype == GR_FORMAT_BF16 && l->as != GR_WEIGHTS_F32;
 }
 
-static enum gr_status need_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in)
+static bool is_whole_width(const struct gr_part *part, int n_in)
+{
+    return part->n_col == n_in;
+}
+
+static enum gr_status need_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in,
+                                  const struct gr_part *part)
 {
     const struct gr_tensor *t = NULL;
     if (l->expand == NULL) {
         GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_out, n_in}, &t));
     }
-    const bool plain = l->kernels->linear_packed_bytes(n_out, n_in) == 0;
+    const bool plain = l->kernels->linear_packed_bytes(part->n_row, part->n_col) == 0 && is_whole_width(part, n_in);
     if (!plain || !is_borrowed(l, t) || t->n_head_paired > 0) {
-        need(l, t, matrix_bytes(l, n_out, n_in, false), matrix_bytes(l, n_out, n_in, true));
+        need(l, t, matrix_bytes(l, part->n_row, part->n_col, false), matrix_bytes(l, part->n_row, part->n_col, true));
     }
     return GR_OK;
 }
@@ -295,11 +308,24 @@ struct conversion {
     const struct gr_loader *l;
     const struct gr_tensor *t;
     bool is_f32;
-    int n_out, n_in;
-    char *plain;   /* (n_out, n_in) of the held numbers, or NULL: */
+    struct gr_part part;
+    char *plain;   /* (n_row, n_col) of the part, of the held numbers, or NULL: */
     char *packed;  /* packed panel by panel, through */
-    char *scratch; /* (n_thread, PANEL, n_in) f32, and as many again for the held numbers */
+    char *scratch; /* (n_thread, PANEL + 1, span) f32: of a row what is read, and of a panel the held numbers */
 };
+
+/* The values of a row that are converted for columns [col, col + n_col): whole blocks of the format. */
+struct span {
+    size_t begin, n;
+};
+
+static struct span span_of(const struct gr_tensor *t, const struct gr_part *part)
+{
+    const size_t block = gr_format_block(t->dtype);
+    const size_t begin = (size_t)part->col / block * block;
+    const size_t end = ((size_t)(part->col + part->n_col) + block - 1) / block * block;
+    return (struct span){.begin = begin, .n = end - begin};
+}
 
 static void round_row(const float *x, size_t n, uint16_t *out)
 {
@@ -308,50 +334,58 @@ static void round_row(const float *x, size_t n, uint16_t *out)
     }
 }
 
-/* Row `row` in the numbers that are held; scratch: (n_in) f32. */
-static void convert_row(const struct gr_tensor *t, bool is_f32, int row, float *scratch, void *out)
+/* The part's columns of row `row` in the numbers that are held; scratch: (span) f32. */
+static void convert_row(const struct conversion *c, int row, float *scratch, void *out)
 {
-    const size_t n_in = (size_t)gr_tensor_n_col(t);
-    if (is_f32) {
-        gr_tensor_row_f32(t, row, out);
-    } else if (t->dtype == GR_FORMAT_BF16) {
-        memcpy(out, gr_tensor_row(t, row), n_in * sizeof(uint16_t));
+    const struct gr_tensor *t = c->t;
+    const size_t n_col = (size_t)c->part.n_col;
+    const struct span span = span_of(t, &c->part);
+    const uint8_t *from = gr_tensor_row(t, row);
+    if (t->dtype == GR_FORMAT_BF16 && !c->is_f32) {
+        memcpy(out, from + (size_t)c->part.col * sizeof(uint16_t), n_col * sizeof(uint16_t));
+        return;
+    }
+    from += span.begin / gr_format_block(t->dtype) * gr_format_bytes(t->dtype);
+    gr_format_to_f32(t->dtype, from, span.n, scratch);
+    scratch += (size_t)c->part.col - span.begin;
+    if (c->is_f32) {
+        memcpy(out, scratch, n_col * sizeof(float));
     } else {
-        gr_tensor_row_f32(t, row, scratch);
-        round_row(scratch, n_in, out);
+        round_row(scratch, n_col, out);
     }
 }
 
 static void pack_panel(const struct conversion *c, const void *rows, int row0, int n_row)
 {
     const struct gr_kernels *k = c->l->kernels;
-    char *to = c->packed + k->linear_packed_bytes(row0, c->n_in) * (c->is_f32 ? 2 : 1);
+    char *to = c->packed + k->linear_packed_bytes(row0, c->part.n_col) * (c->is_f32 ? 2 : 1);
     if (c->is_f32) {
-        k->linear_pack_f32(rows, n_row, c->n_in, to);
+        k->linear_pack_f32(rows, n_row, c->part.n_col, to);
     } else {
-        k->linear_pack(rows, n_row, c->n_in, to);
+        k->linear_pack(rows, n_row, c->part.n_col, to);
     }
 }
 
 static void convert_panels(const struct gr_exec *x, void *arg)
 {
     const struct conversion *c = arg;
-    const size_t n_in = (size_t)c->n_in, row_bytes = n_in * held_bytes(c->is_f32);
-    const bool as_it_is = c->t->dtype == GR_FORMAT_BF16 && !c->is_f32 && c->t->n_head_paired == 0;
-    char *const scratch = c->scratch + (size_t)x->ith * 2 * PANEL * n_in * sizeof(float);
-    char *const held = scratch + PANEL * n_in * sizeof(float);
+    const size_t span = span_of(c->t, &c->part).n, row_bytes = (size_t)c->part.n_col * held_bytes(c->is_f32);
+    const bool as_it_is = c->t->dtype == GR_FORMAT_BF16 && !c->is_f32 && c->t->n_head_paired == 0 &&
+                          is_whole_width(&c->part, (int)gr_tensor_n_col(c->t));
+    char *const scratch = c->scratch + (size_t)x->ith * (PANEL + 1) * span * sizeof(float);
+    char *const held = scratch + span * sizeof(float);
     int begin, end;
-    gr_unit_range((c->n_out + PANEL - 1) / PANEL, x->ith, x->nth, &begin, &end);
+    gr_unit_range((c->part.n_row + PANEL - 1) / PANEL, x->ith, x->nth, &begin, &end);
     for (int p = begin; p < end; p++) {
-        const int row0 = p * PANEL;
-        const int n_row = GR_MIN(PANEL, c->n_out - row0);
+        const int row0 = p * PANEL, from = c->part.row + row0;
+        const int n_row = GR_MIN(PANEL, c->part.n_row - row0);
         char *rows = c->plain != NULL ? c->plain + (size_t)row0 * row_bytes : held;
         if (as_it_is && c->packed != NULL) {
-            pack_panel(c, gr_tensor_row(c->t, row0), row0, n_row);
+            pack_panel(c, gr_tensor_row(c->t, from), row0, n_row);
             continue;
         }
         for (int r = 0; r < n_row; r++) {
-            convert_row(c->t, c->is_f32, row0 + r, (float *)(void *)scratch, rows + (size_t)r * row_bytes);
+            convert_row(c, from + r, (float *)(void *)scratch, rows + (size_t)r * row_bytes);
         }
         if (c->packed != NULL) {
             pack_panel(c, rows, row0, n_row);
@@ -361,7 +395,8 @@ static void convert_panels(const struct gr_exec *x, void *arg)
 
 static enum gr_status convert(struct conversion *c)
 {
-    c->scratch = calloc((size_t)gr_team_size(c->l->team) * 2 * PANEL * (size_t)c->n_in, sizeof(float));
+    const size_t span = span_of(c->t, &c->part).n;
+    c->scratch = calloc((size_t)gr_team_size(c->l->team) * (PANEL + 1) * span, sizeof(float));
     if (c->scratch == NULL) {
         log_error("out of memory while loading %s", c->t->name);
         return GR_ENOMEM;
@@ -373,40 +408,60 @@ static enum gr_status convert(struct conversion *c)
 
 /* ---- all ---- */
 
-enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in, struct gr_weight *out)
+/* Used where it lies in the file: rows of bf16, by kernels that take them so. */
+static bool lies_ready(const struct conversion *c, size_t packed_bytes)
 {
-    if (l->needs != NULL) {
-        return need_matrix(l, name, n_out, n_in);
-    }
-    show(l, matrix_bytes(l, n_out, n_in, l->as == GR_WEIGHTS_F32));
-    if (l->expand != NULL) {
-        return expand_matrix(l, name, n_out, n_in, out);
-    }
-    struct conversion c = {.l = l, .n_out = n_out, .n_in = n_in};
-    struct held h;
-    GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_out, n_in}, &c.t));
-    GR_TRY(choose(l, c.t, &h));
-    const size_t n = (size_t)n_out * (size_t)n_in;
-    count(l, &h, n);
-    c.is_f32 = h.is_f32;
-    struct gr_weight w = {.n_out = n_out, .n_in = n_in, .is_f32 = h.is_f32};
-    const size_t bytes = l->kernels->linear_packed_bytes(n_out, n_in) * (h.is_f32 ? 2 : 1);
-    if (bytes == 0 && c.t->dtype == GR_FORMAT_BF16 && !h.is_f32 && c.t->n_head_paired == 0) {
-        w.plain = c.t->data;
+    return packed_bytes == 0 && c->t->dtype == GR_FORMAT_BF16 && !c->is_f32 && c->t->n_head_paired == 0 &&
+           is_whole_width(&c->part, (int)gr_tensor_n_col(c->t));
+}
+
+static enum gr_status convert_part(struct conversion *c, struct gr_weight *out)
+{
+    const struct gr_loader *l = c->l;
+    const int n_row = c->part.n_row, n_col = c->part.n_col;
+    struct gr_weight w = {.n_out = n_row, .n_in = n_col, .is_f32 = c->is_f32};
+    const size_t bytes = l->kernels->linear_packed_bytes(n_row, n_col) * (c->is_f32 ? 2 : 1);
+    if (lies_ready(c, bytes)) {
+        w.plain = gr_tensor_row(c->t, c->part.row);
         *out = w;
         return GR_OK;
     }
-    char *p = gr_memory_take(l->memory, bytes > 0 ? bytes : n * held_bytes(h.is_f32));
+    char *p = gr_memory_take(l->memory, bytes > 0 ? bytes : (size_t)n_row * (size_t)n_col * held_bytes(c->is_f32));
     if (p == NULL) {
         return GR_ENOMEM;
     }
-    c.packed = bytes > 0 ? p : NULL;
-    c.plain = bytes > 0 ? NULL : p;
-    GR_TRY(convert(&c));
-    w.packed = c.packed;
-    w.plain = c.plain;
+    c->packed = bytes > 0 ? p : NULL;
+    c->plain = bytes > 0 ? NULL : p;
+    GR_TRY(convert(c));
+    w.packed = c->packed;
+    w.plain = c->plain;
     *out = w;
     return GR_OK;
+}
+
+enum gr_status gr_load_part(const struct gr_loader *l, const char *name, int n_out, int n_in,
+                            const struct gr_part *part, struct gr_weight *out)
+{
+    GR_ASSERT(part->row >= 0 && part->row + part->n_row <= n_out && part->col >= 0 && part->col + part->n_col <= n_in);
+    if (l->needs != NULL) {
+        return need_matrix(l, name, n_out, n_in, part);
+    }
+    show(l, matrix_bytes(l, part->n_row, part->n_col, l->as == GR_WEIGHTS_F32));
+    if (l->expand != NULL) {
+        return expand_matrix(l, name, n_out, n_in, part, out);
+    }
+    struct conversion c = {.l = l, .part = *part};
+    struct held h;
+    GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_out, n_in}, &c.t));
+    GR_TRY(choose(l, c.t, &h));
+    count(l, &h, (size_t)part->n_row * (size_t)part->n_col);
+    c.is_f32 = h.is_f32;
+    return convert_part(&c, out);
+}
+
+enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in, struct gr_weight *out)
+{
+    return gr_load_part(l, name, n_out, n_in, &(struct gr_part){.n_row = n_out, .n_col = n_in}, out);
 }
 
 enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out)
@@ -443,7 +498,7 @@ enum gr_status gr_load_table(const struct gr_loader *l, const char *name, int n_
         out->bf16 = rows;
         return rows != NULL ? expand_embedding(l, name, n_vocab, n, rows) : GR_ENOMEM;
     }
-    struct conversion c = {.l = l, .n_out = n_vocab, .n_in = n};
+    struct conversion c = {.l = l, .part = {.n_row = n_vocab, .n_col = n}};
     struct held h;
     GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_vocab, n}, &c.t));
     GR_TRY(choose(l, c.t, &h));

@@ -44,6 +44,14 @@ struct gr_loader {
 /* (n_out, n_in), packed for the kernels; must be there with that shape. */
 GR_NODISCARD enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in,
                                            struct gr_weight *out);
+/* A part of a matrix: what a rank of a tensor-parallel group has of it. Of the file nothing else is read, but whole
+ * blocks of quantised formats. */
+struct gr_part {
+    int row, n_row, col, n_col;
+};
+/* That part of the matrix (n_out, n_in): a matrix (n_row, n_col). */
+GR_NODISCARD enum gr_status gr_load_part(const struct gr_loader *l, const char *name, int n_out, int n_in,
+                                         const struct gr_part *part, struct gr_weight *out);
 /* (n) as f32: norms and biases. */
 GR_NODISCARD enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out);
 

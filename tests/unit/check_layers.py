@@ -41,7 +41,8 @@ ROOMS = {
     "model/chat": ["common/base", "model/tokenizer"],
     "model/load": [*RULES, "kernels", CUDA + "linear", "model/files"],
     "model/kv": [*RULES, "kernels"],
-    "model": [*RULES, "kernels", "model/files", "model/kv", "model/load"],
+    "model/group": ["common/base"],
+    "model": [*RULES, "kernels", "model/files", "model/group", "model/kv", "model/load"],
     "model/cuda": ["common/base", CUDA + "attention", CUDA + "device", CUDA + "linear", CUDA + "pick", CUDA + "rows",
                    "model", "model/files", "model/load"],
     # Connections. connect: hand-shakes, and what listens; worker: the shell of a worker's process.
