@@ -4,6 +4,7 @@
 #include "common/base/fallback.h"
 #include "common/base/free_memory.h"
 #include "common/base/log.h"
+#include "common/process/ranks.h"
 #include "model/files/capture.h"
 #include "model/cuda/llama.h"
 #include "common/base/device.h"
@@ -11,6 +12,8 @@
 #include "model/llama.h"
 #include "model/tokenizer/tokenizer_of_model.h"
 #include "model/files/model_path.h"
+#include "model/group/group_memory.h"
+#include "model/load/shard.h"
 #include "target_worker/compute/calibrate.h"
 #include "target_worker/policy/specpv.h"
 #include "target_worker/machine/target.h"
@@ -28,8 +31,11 @@
 #define OTHER_BYTES_MAX 65536     /* of the other messages that may be queued between two passes */
 #define PREFILL_CHUNK 256         /* rows; part of numerics_id where prefill has kernels of its own */
 
+#define GROUP_SPINS 2000 /* looks at another rank before a thread sleeps, where each has CPUs of its own */
+
 struct worker {
     struct gr_lm *lm;
+    struct gr_group *group; /* NULL: no tensor-parallel group */
     struct gr_verifier *verifier;
     struct gr_target *target;
     struct gr_worker_io *io;
@@ -117,6 +123,13 @@ static void on_compute_done(void *ctx, uint64_t now_ns)
         gr_worker_io_fail(w->io, GR_ECUDA);
         return;
     }
+    if (w->group != NULL && w->group->status != GR_OK) { /* why has been told; another process may do better */
+        log_error(
+            "the tensor-parallel group failed in a pass of %d rows; this worker ends, its sessions go on elsewhere",
+            w->pass->n_row);
+        gr_worker_io_fail(w->io, GR_ECUDA);
+        return;
+    }
     gr_target_on_pass_done(w->target, w->pass, now_ns);
 #ifdef GR_DEBUG
     GR_ASSERT(gr_target_check(w->target));
@@ -195,6 +208,46 @@ static enum gr_status create_llama(const struct gr_target_options *o, struct gr_
     return gr_llama_create_on(o->device, c, hf, fingerprint, out);
 }
 
+/* A rank that does what rank 0 says. */
+static bool follows(const struct gr_target_options *o)
+{
+    return o->n_rank > 1 && o->ranks->rank > 0;
+}
+
+/* Threads of a rank: the CPUs are shared out, where nobody has said how many. */
+static int rank_threads(const struct gr_target_options *o)
+{
+    return o->n_thread > 0 || o->n_rank == 1 ? o->n_thread : GR_MAX(gr_cpu_count() / o->n_rank, 1);
+}
+
+/* This process's place in the group. Rank 0 starts the others, once it is known that the model can be split so. */
+static enum gr_status open_group(struct worker *w, const struct gr_target_options *o, const struct gr_hf_config *hf,
+                                 struct gr_llama_config *c)
+{
+    struct gr_ranks *ranks = o->ranks;
+    GR_TRY(gr_shard_check(o->model, hf, o->n_rank));
+    if (o->device != GR_DEVICE_CPU) {
+        log_error("--tensor-parallel-size %d: this version splits a model on CPUs only; take --device cpu", o->n_rank);
+        return GR_EUNSUPPORTED;
+    }
+    if (ranks->rank == 0) {
+        GR_TRY(gr_ranks_start(ranks, o->n_rank, o->argv));
+    }
+    const size_t n_part = gr_llama_part_max(hf, c->n_row_max);
+    GR_TRY(gr_ranks_map(ranks, gr_group_memory_bytes(o->n_rank, n_part)));
+    const bool roomy = gr_cpu_count() >= o->n_rank * rank_threads(o);
+    const struct gr_group_memory_config g = {.memory = ranks->memory,
+                                             .rank = ranks->rank,
+                                             .n_rank = o->n_rank,
+                                             .n_part_max = n_part,
+                                             .limit_ns = o->rank_limit_ns,
+                                             .n_spin = roomy ? GROUP_SPINS : 0};
+    GR_TRY(gr_group_memory_create(&g, &w->group));
+    c->group = w->group;
+    c->n_thread = rank_threads(o);
+    return GR_OK;
+}
+
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
                                    int32_t n_token, uint64_t *fingerprint)
 {
@@ -230,7 +283,12 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
                                 .view_most = view_budget(o),
                                 .n_view = o->specpv ? o->n_session_max : 0};
     c.raw_features = o->ship_raw;
-    if (o->head != NULL && o->capture_layers != NULL) {
+    if (o->n_rank > 1) {
+        GR_TRY(open_group(w, o, hf, &c));
+    }
+    if (follows(o)) {
+        c.head_dir = NULL; /* rank 0 serves it */
+    } else if (o->head != NULL && o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
     return create_llama(o, &c, hf, fingerprint, &w->lm);
@@ -335,6 +393,7 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 
+/* A rank that follows has a model and nothing else. */
 static enum gr_status create(struct worker *w, const struct gr_target_options *o)
 {
     struct gr_hf_config hf;
@@ -344,15 +403,33 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     GR_TRY(gr_tokenizer_of_worker(o->model, &tokenizer_fingerprint, &n_token));
     /* Rows of the vocabulary that no token has are padding: they are never sampled. */
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
+    if (follows(o)) {
+        return GR_OK;
+    }
     GR_TRY(create_machine(w, o, w->lm->n_vocab));
     if (gr_lm_ship_width(w->lm) > 0) {
         log_info("%s: %s features of width %d; those of the last %d positions of a session are kept", o->head,
                  w->lm->raw_features ? "raw" : "fused", gr_lm_ship_width(w->lm), feature_keep(w, o));
     }
-    log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d threads", o->model, hf.n_layer,
+    log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d ranks of %d threads", o->model, hf.n_layer,
              w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name,
-             gr_team_size(w->lm->team));
+             o->n_rank, gr_team_size(w->lm->team));
     return create_io(w, o, fingerprint, tokenizer_fingerprint);
+}
+
+static void destroy(struct worker *w, const struct gr_target_options *o)
+{
+    if (w->group != NULL) {
+        gr_ranks_let_go(o->ranks);
+    }
+    gr_worker_io_destroy(w->io);
+    gr_target_destroy(w->target);
+    gr_verifier_destroy(w->verifier);
+    gr_lm_destroy(w->lm);
+    gr_group_destroy(w->group);
+    if (w->group != NULL) {
+        gr_ranks_finish(o->ranks);
+    }
 }
 
 enum gr_status gr_target_worker_run(const struct gr_target_options *options)
@@ -360,13 +437,10 @@ enum gr_status gr_target_worker_run(const struct gr_target_options *options)
     struct worker w = {.test_fail_pass = options->test_fail_pass};
     enum gr_status st = create(&w, options);
     if (st == GR_OK) {
-        st = gr_worker_signals_run(w.io);
+        st = follows(options) ? gr_llama_follow(w.lm) : gr_worker_signals_run(w.io);
     } else if (st == GR_ECUDA) {
         st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
     }
-    gr_worker_io_destroy(w.io);
-    gr_target_destroy(w.target);
-    gr_verifier_destroy(w.verifier);
-    gr_lm_destroy(w.lm);
+    destroy(&w, options);
     return st;
 }

@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+struct gr_ranks;
+
 struct gr_target_options {
     const char *model;  /* folder */
     const char *head;   /* folder of the EAGLE-3 head it serves, or NULL */
@@ -24,7 +26,11 @@ struct gr_target_options {
     const char *geometry;         /* NULL: as in the folder; else expanded in memory (model/load/expand.h) */
     const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
     const char *isa;              /* CPU kernels or NULL */
-    int n_thread;                 /* 0: all CPUs */
+    int n_thread;                 /* 0: all CPUs, which the ranks of a group share */
+    int n_rank;                   /* of the tensor-parallel group that this target is; 1: none */
+    uint64_t rank_limit_ns;       /* that a rank waits for another in a pass */
+    struct gr_ranks *ranks;       /* borrowed: of this process where a rank 0 has started it, else not started yet */
+    char *const *argv;            /* borrowed; of this process, for the other ranks */
     int n_ctx_max;                /* 0: the model's */
     int n_session_max;
     int kv_blocks;        /* 0: from free memory */
@@ -39,6 +45,7 @@ struct gr_target_options {
     bool shares_device;        /* with that connection's drafter */
 };
 
+/* A rank other than 0 computes what rank 0 says, and returns when that ends the group. */
 GR_NODISCARD enum gr_status gr_target_worker_run(const struct gr_target_options *options);
 
 #endif

@@ -153,6 +153,9 @@ static void print_value(const struct gr_option_table *t, const struct gr_option 
             if (r->alias != 0) {
                 fprintf(out, " | '%s -%c'", called, r->alias);
             }
+            if (r->brief != NULL) {
+                fprintf(out, " | '%s -%s'", called, r->brief);
+            }
         }
     }
     if (strcmp(gap, "    ") == 0) {

@@ -27,11 +27,12 @@ void gr_option_explain(const struct gr_option *r, unsigned command, char text[st
 static void help_row(const struct gr_option *r, unsigned command, FILE *out)
 {
     char left[64], text[320];
-    const char alias[] = {'-', r->alias, '\0'};
+    const char letter[] = {r->alias, '\0'};
+    const char *brief = r->brief != NULL ? r->brief : letter;
     if (gr_option_is_word(r, command)) {
         snprintf(left, sizeof(left), "%s", r->argument);
     } else {
-        snprintf(left, sizeof(left), "--%s%s%s %s", r->name, r->alias != 0 ? " " : "", r->alias != 0 ? alias : "",
+        snprintf(left, sizeof(left), "--%s%s%s %s", r->name, brief[0] != '\0' ? " -" : "", brief,
                  r->argument != NULL ? r->argument : "");
     }
     gr_option_explain(r, command, text);

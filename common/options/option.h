@@ -176,6 +176,7 @@ struct gr_option {
     int most;                               /* values of a list; 0: as many as fit */
     enum gr_option_path path;
     char alias;          /* one letter, as in -h; 0: none */
+    const char *brief;   /* with one dash, as tp in -tp; NULL: none */
     char elsewhere;      /* the letter that other programs give it, for which the error line names it; 0: none */
     bool kilo;           /* INT, COUNTS: 4k is 4096 */
     bool or_auto;        /* COUNTS: a value may be auto */

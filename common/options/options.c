@@ -77,11 +77,18 @@ struct line {
     char **argv;
 };
 
-static const struct gr_option *find_alias(const struct gr_option_values *v, char letter)
+static bool is_called(const struct gr_option *r, const char *word)
+{
+    return word[0] != '\0' &&
+           ((word[1] == '\0' && r->alias == word[0]) || (r->brief != NULL && strcmp(r->brief, word) == 0));
+}
+
+/* word: what follows one dash. */
+static const struct gr_option *find_alias(const struct gr_option_values *v, const char *word)
 {
     const struct gr_option_table *t = v->table;
     for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
-        if (gr_option_is_for(r, v->called->command) && r->alias == letter && letter != '\0') {
+        if (gr_option_is_for(r, v->called->command) && is_called(r, word)) {
             return r;
         }
     }
@@ -168,8 +175,8 @@ static enum gr_status read_word(const struct gr_option_values *v, const char *ar
         w.len = strcspn(w.name, "=");
         w.value = w.name[w.len] == '=' ? w.name + w.len + 1 : NULL;
         w.option = gr_option_find(v->table, v->called->command, w.name, w.len);
-    } else if (arg[0] == '-' && arg[1] != '\0' && arg[2] == '\0') {
-        w.option = find_alias(v, arg[1]);
+    } else if (arg[0] == '-') {
+        w.option = find_alias(v, arg + 1);
     }
     if (w.name == NULL && w.option == NULL) {
         return complain_of_dashes(v, arg);

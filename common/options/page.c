@@ -62,6 +62,9 @@ static void print_name(const struct gr_option *r, FILE *out)
     if (r->alias != 0) {
         fprintf(out, ", `-%c`", r->alias);
     }
+    if (r->brief != NULL) {
+        fprintf(out, ", `-%s`", r->brief);
+    }
     fprintf(out, " | ");
 }
 

@@ -24,7 +24,6 @@
 #include <stdint.h>
 
 #define GR_GROUP_RANK_MAX 8
-#define GR_GROUP_LIMIT_NS UINT64_C(30000000000) /* that a rank waits for another within a step */
 
 /* Rows of f32 whose columns [begin[r], begin[r + 1]) rank r has. */
 struct gr_group_rows {

@@ -14,7 +14,7 @@ struct gr_group_memory_config {
     void *memory; /* borrowed; gr_group_memory_bytes of it */
     int rank, n_rank;
     size_t n_part_max; /* the same on all ranks */
-    uint64_t limit_ns; /* GR_GROUP_LIMIT_NS */
+    uint64_t limit_ns; /* that this rank waits for another within a step */
     int n_spin;        /* looks before it sleeps; 0 where there are fewer CPUs than ranks */
 };
 /* GR_EMISMATCH, logged: another rank has other sizes. */

@@ -5,6 +5,7 @@
 #include "common/process/joined.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
+#include "common/process/ranks.h"
 #include "common/protocol/specpv.h"
 #include "common/protocol/wire.h"
 #include "draft_worker/worker.h"
@@ -82,6 +83,8 @@ static struct gr_target_options target_options(const struct gr_options *o)
                                       .dtype = o->dtype,
                                       .isa = gr_option_choice(o, GR_OPTION_isa),
                                       .n_thread = (int)o->threads,
+                                      .n_rank = (int)o->tensor_parallel_size,
+                                      .rank_limit_ns = (uint64_t)o->rank_timeout,
                                       .n_ctx_max = (int)o->max_model_len,
                                       .n_session_max = (int)o->n_session,
                                       .kv_blocks = o->kv_blocks == GR_AUTO ? 0 : (int)o->kv_blocks,
@@ -122,10 +125,15 @@ int main(int argc, char **argv)
 {
     struct gr_options options;
     struct gr_tuned tuned;
+    struct gr_ranks ranks;
     gr_log_init("target");
     gr_program_begin();
     gr_joined_inherit();
-    if (gr_supervise_wanted(argc, argv)) {
+    const bool follows = gr_ranks_inherit(&ranks);
+    if (follows) {
+        gr_log_init(gr_ranks_role(&ranks, "target"));
+    }
+    if (!follows && gr_supervise_wanted(argc, argv)) {
         return gr_supervise_run("target", argc, argv);
     }
     const int status = gr_worker_options_read(&options, GR_CMD_TARGET, argc, argv);
@@ -140,5 +148,7 @@ int main(int argc, char **argv)
         return gr_program_refused(st);
     }
     o.tuned = draft.tuned = tuned.file != NULL ? &tuned : NULL;
-    return gr_supervise_exit_status(draft.model != NULL ? run_pair(&o, &draft) : gr_target_worker_run(&o));
+    o.ranks = &ranks;
+    o.argv = argv;
+    return gr_supervise_exit_status(draft.model != NULL && !follows ? run_pair(&o, &draft) : gr_target_worker_run(&o));
 }

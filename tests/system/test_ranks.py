@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""A target that several processes share out (--tensor-parallel-size): texts are those of one process, whatever drafts,
+whatever samples, under SpecPV; a rank that is killed or stopped ends its group, which comes back as a whole, and the
+text goes on; what cannot be is refused in one line.
+
+GRAFT_TEST_LONG: more prompts and seeds.
+
+usage: test_ranks.py BUILD_DIR SOURCE_ROOT      prints TAP"""
+import json
+import os
+import signal
+import sys
+import time
+
+from harness import DRAFT, HEAD, ROOT, TARGET, Running, alive, case, children, generate, main, refused, run, wait_for
+from served import Folder, Serve, worker
+
+LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
+TP8 = ("--geometry", "test-tp8", "--max-model-len", "1024", "--ignore-eos")
+GROUP = ("--geometry", "test-tp8", "--max-model-len", "4096")
+TREE = ("--num-speculative-tokens", "8")
+METHODS = {"none": (), "draft_model": ("--draft", DRAFT, *TREE), "eagle3": ("--draft", HEAD, *TREE)}
+with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as f:
+    PROMPTS = json.load(f)
+
+
+def ranks_of(target):
+    """The other ranks of a target's group."""
+    return [pid for pid, _ in children(target)]
+
+
+def wait_for_ranks(r, n):
+    """The target of a run, when its group is whole and computes."""
+    target = r.child("graft-target")
+    wait_for(lambda: len(ranks_of(target)) == n - 1)
+    r.wait_busy(target, 10)
+    return target
+
+
+# ---- texts ----
+
+@case
+def texts_are_those_of_one_process():
+    for prompt in PROMPTS[:6 if LONG else 1]:
+        args = ("--prompt", prompt, "--max-tokens", "400" if LONG else "120", *TP8)
+        want = generate(*args)["token_ids"]
+        for n in ("1", "2", "4", "8"):
+            for name, method in METHODS.items():
+                if name != "draft_model":  # it is a whole model of its own, and is not expanded
+                    out = generate(*args, "-tp", n, *method)
+                    assert out["token_ids"] == want, (n, name)
+                    assert (out["metrics"]["num_drafts"] > 0) == (name != "none"), out["metrics"]
+
+
+@case
+def of_the_demo_pair_too():
+    args = ("--max-tokens", "200", "--ignore-eos")
+    want = generate(*args)["token_ids"]
+    for name, method in METHODS.items():
+        assert generate(*args, "--tensor-parallel-size", "2", *method)["token_ids"] == want, name
+
+
+@case
+def sampled_texts_and_their_probabilities():
+    for seed in range(4 if LONG else 1):
+        args = ("--temperature", "0.9", "--top-p", "0.95", "--top-k", "50", "--seed", str(seed), "--logprobs", "3",
+                "--max-tokens", "60", *TP8)
+        want = generate(*args)
+        for n in ("2", "8"):
+            out = generate(*args, "-tp", n, *METHODS["eagle3"])
+            assert out["token_ids"] == want["token_ids"], n
+            assert out["logprobs"] == want["logprobs"], n
+
+
+@case
+def partial_views():
+    """SpecPV: each rank has the lists of its KV heads."""
+    args = ("--prompt", "\n\n".join(PROMPTS[:4]), "--max-tokens", "120", "--specpv-n-retrieval-blocks", "8",
+            "--specpv-n-window-blocks", "1", "--specpv-n-sink-blocks", "1", "--specpv-partial-threshold", "1000",
+            "--geometry", "test-tp8", "--max-model-len", "4096", "--ignore-eos", *METHODS["eagle3"])
+    for mode in ("exact", "lossy"):
+        one = generate(*args, "--specpv", mode)
+        four = generate(*args, "--specpv", mode, "-tp", "4")
+        assert four["token_ids"] == one["token_ids"], mode
+        assert four["metrics"]["partial_rounds"] > 0, four["metrics"]
+
+
+@case
+def several_answers_at_once():
+    args = ("run", "--json", "--n", "3", "--temperature", "1", "--seed", "5", "--prompt", "import os",
+            "--max-tokens", "60", "--model", TARGET, *TP8)
+    texts = [[json.loads(line)["token_ids"] for line in run(*args, *more).stdout.splitlines()]
+             for more in ((), ("-tp", "4"))]
+    assert len(texts[0]) == 3 and texts[0] == texts[1]
+
+
+# ---- ends ----
+
+@case
+def a_killed_rank_ends_the_group_and_the_text_goes_on():
+    tokens = 600
+    want = json.loads(Running(*GROUP, tokens=tokens).end()[1])["token_ids"]
+    for which in (0, -1):
+        r = Running(*GROUP, "-tp", "4", tokens=tokens)
+        target = wait_for_ranks(r, 4)
+        ranks = ranks_of(target)
+        os.kill(ranks[which], signal.SIGKILL)
+        status, out, said = r.end()
+        assert status == 0, said
+        out = json.loads(out)
+        assert out["token_ids"] == want and out["metrics"]["reopens"] == 1, out["metrics"]
+        assert "of 4 was killed by signal 9" in said, said
+        assert not any(alive(pid) for pid in (target, *ranks))
+
+
+@case
+def a_killed_rank_0_takes_the_others_along():
+    tokens = 600
+    r = Running(*GROUP, "-tp", "4", tokens=tokens)
+    target = wait_for_ranks(r, 4)
+    ranks = ranks_of(target)
+    os.kill(target, signal.SIGKILL)
+    wait_for(lambda: not any(alive(pid) for pid in ranks))
+    status, out, said = r.end()
+    assert status == 0 and len(json.loads(out)["token_ids"]) == tokens, said
+
+
+@case
+def a_stopped_rank_is_named():
+    """It neither computes nor dies: the limit in time ends the group, with the rank and the step, and it comes back."""
+    tokens = 600
+    r = Running(*GROUP, "-tp", "2", "--rank-timeout", "500ms", tokens=tokens)
+    target = wait_for_ranks(r, 2)
+    rank = ranks_of(target)[0]
+    begin = time.monotonic()
+    os.kill(rank, signal.SIGSTOP)
+    wait_for(lambda: not alive(target) and not alive(rank))
+    took = time.monotonic() - begin
+    status, out, said = r.end()
+    assert status == 0 and len(json.loads(out)["token_ids"]) == tokens, said
+    assert "rank 0: rank 1 has not come to step " in said and "within 0.5 s" in said, said
+    assert took < 10, took
+
+
+@case
+def an_interrupted_run_leaves_nobody():
+    r = Running(*GROUP, "-tp", "4", tokens=3000)
+    target = wait_for_ranks(r, 4)
+    ranks = ranks_of(target)
+    r.p.send_signal(signal.SIGINT)
+    status, _, said = r.end()
+    assert status == 128 + signal.SIGINT, said
+    wait_for(lambda: not any(alive(pid) for pid in (target, *ranks)))
+    assert "rank" not in said, said
+
+
+@case
+def a_supervised_group_comes_back_while_it_is_idle():
+    """Nobody computes: the loss is seen all the same, and the next session finds a whole group."""
+    folder = Folder()
+    with Serve(spawn=False, folder=folder) as s, \
+            worker("graft-target", folder, s.address, "-tp", "2", "--supervise") as t:
+        s.wait()
+        want = s.generate("--max-tokens", "40")
+        target = children(t.pid)[0][0]
+        wait_for(lambda: len(ranks_of(target)) == 1)
+        os.kill(ranks_of(target)[0], signal.SIGKILL)
+        wait_for(lambda: not alive(target))
+        wait_for(lambda: children(t.pid) and len(ranks_of(children(t.pid)[0][0])) == 1)
+        s.wait()
+        assert s.generate("--max-tokens", "40")["token_ids"] == want["token_ids"]
+        t.send_signal(signal.SIGTERM)
+        assert t.wait(20) == 0
+
+
+@case
+def what_cannot_be_is_refused():
+    args = ("--model", TARGET, "--prompt", "x")
+    refused((*args, "-tp", "3"), 2, "--tensor-parallel-size 3: must be 1, 2, 4 or 8")
+    refused((*args, "-tp", "4"), 2, "has 2 KV heads", "give at most 2")
+    refused((*args, "-tp", "16"), 2, "`16' is not a whole number from 1 to 8")
+    refused((*args, "-tp"), 2, "--tensor-parallel-size needs a value")
+    refused((*args, "--geometry", "test-64", "-tp", "8"), 2, "has 4 KV heads")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
