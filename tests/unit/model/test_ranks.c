@@ -39,7 +39,8 @@ struct follower {
     enum gr_status st;
 };
 
-static struct ranks *watching; /* by the operations below */
+static enum rank_threads_over over; /* what the ranks exchange their sums over */
+static struct ranks *watching;      /* by the operations below */
 
 static bool all_zero(const float *x, size_t n)
 {
@@ -125,7 +126,7 @@ static void open_ranks(struct ranks *r, const char *geometry, const char *isa, i
         struct gr_hf_config hf;
         assert_int_equal(gr_hf_config_load(TARGET, &hf), GR_OK);
         assert_int_equal(gr_expand_config(r->config.geometry, TARGET, &hf), GR_OK);
-        rank_threads_open(&r->threads, n_rank, gr_llama_part_max(&hf, GOLDEN_ROW_MAX), PATIENT);
+        rank_threads_open(&r->threads, over, n_rank, gr_llama_part_max(&hf, GOLDEN_ROW_MAX), PATIENT);
     }
     for (int i = 0; i < n_rank; i++) {
         watch(r, i);
@@ -233,6 +234,14 @@ static void test_every_isa(void **state)
     }
 }
 
+static void test_over_tcp(void **state)
+{
+    (void)state;
+    over = OVER_TCP;
+    check_equal("test-tp8", NULL, 8);
+    over = OVER_MEMORY;
+}
+
 /* Ids, accepted counts and stops are rank 0's: what another rank has for its logits reaches nobody. */
 static void test_flipped_bit(void **state)
 {
@@ -255,7 +264,7 @@ static void test_refused(void **state)
     struct log_capture log;
     struct gr_lm *lm = NULL;
     struct gr_llama_config c = config_of(NULL, NULL);
-    rank_threads_open(&t, 4, 1 << 20, PATIENT);
+    rank_threads_open(&t, OVER_MEMORY, 4, 1 << 20, PATIENT);
     c.group = t.group[0];
     log_capture_begin(&log);
     assert_int_equal(gr_llama_create(&c, NULL, NULL, &lm), GR_EINVAL);
@@ -289,7 +298,7 @@ static void test_wrong_step(void **state)
     struct gr_lm lm[2] = {{.n_row_max = 8, .n_out_max = 8, .n_ctx_max = 64, .n_pool_block = 4, .n_scratch_block = 1}};
     struct stepping s[2];
     lm[1] = lm[0];
-    rank_threads_open(&t, 2, 1000, PATIENT);
+    rank_threads_open(&t, OVER_MEMORY, 2, 1000, PATIENT);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(gr_steps_init(&s[i].steps, &memory, t.group[i], &lm[i], 1), GR_OK);
     }
@@ -308,7 +317,7 @@ static void test_wrong_step(void **state)
     assert_true(good == GR_OK && s[1].st == GR_EPROTO);
     assert_non_null(strstr(log.text, "rank 1: after step 7 rank 0 sent step 2"));
     rank_threads_close(&t);
-    rank_threads_open(&t, 2, 1000, PATIENT);
+    rank_threads_open(&t, OVER_MEMORY, 2, 1000, PATIENT);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(gr_steps_init(&s[i].steps, &memory, t.group[i], &lm[i], 1), GR_OK);
     }
@@ -351,8 +360,8 @@ static void test_long(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_bits), cmocka_unit_test(test_every_isa),  cmocka_unit_test(test_flipped_bit),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_wrong_step),
+        cmocka_unit_test(test_equal_bits),  cmocka_unit_test(test_over_tcp), cmocka_unit_test(test_every_isa),
+        cmocka_unit_test(test_flipped_bit), cmocka_unit_test(test_refused),  cmocka_unit_test(test_wrong_step),
     };
     const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_long)};
     if (argc == 3 && strcmp(argv[1], "long") == 0) {

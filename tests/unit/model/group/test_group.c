@@ -18,6 +18,8 @@
 #define N_ROUND 300
 #define PATIENT (10 * GR_S)
 
+static enum rank_threads_over over; /* what is tested: each test runs over both */
+
 struct rank {
     struct gr_group *g;
     enum gr_status st;
@@ -136,7 +138,7 @@ static void test_operations(void **state)
     for (int n = 1; n <= 8; n *= 2) {
         struct rank_threads t;
         struct rank a[GR_GROUP_RANK_MAX];
-        rank_threads_open(&t, n, N_PART, PATIENT);
+        rank_threads_open(&t, over, n, N_PART, PATIENT);
         run_on_all(&t, a, run_rounds);
         for (int r = 0; r < n; r++) {
             assert_int_equal(a[r].st, GR_OK);
@@ -172,7 +174,7 @@ static void test_agreement(void **state)
     struct rank_threads t;
     struct rank a[GR_GROUP_RANK_MAX];
     struct log_capture log;
-    rank_threads_open(&t, 4, N_PART, PATIENT);
+    rank_threads_open(&t, over, 4, N_PART, PATIENT);
     run_on_all(&t, a, agree);
     for (int r = 0; r < 4; r++) {
         assert_true(a[r].st == GR_OK && a[r].n_wrong == 0);
@@ -221,7 +223,7 @@ static void check_fails(void *(*fn)(void *), uint64_t limit_ns, enum gr_status w
     struct rank_threads t;
     struct rank a[GR_GROUP_RANK_MAX];
     struct log_capture log;
-    rank_threads_open(&t, 2, N_PART, limit_ns);
+    rank_threads_open(&t, over, 2, N_PART, limit_ns);
     const uint64_t begin = gr_clock_ns();
     log_capture_begin(&log);
     run_on_all(&t, a, fn);
@@ -273,7 +275,7 @@ static void test_sizes(void **state)
     struct rank_threads t;
     struct gr_group *g = NULL;
     struct log_capture log;
-    rank_threads_open(&t, 2, N_PART, PATIENT);
+    rank_threads_open(&t, OVER_MEMORY, 2, N_PART, PATIENT);
     log_capture_begin(&log);
     const struct gr_group_memory_config c = {.memory = t.memory, .rank = 1, .n_rank = 2, .n_part_max = N_PART + 1};
     assert_int_equal(gr_group_memory_create(&c, &g), GR_EMISMATCH);
@@ -282,12 +284,29 @@ static void test_sizes(void **state)
     rank_threads_close(&t);
 }
 
+static int over_memory(void **state)
+{
+    (void)state;
+    over = OVER_MEMORY;
+    return 0;
+}
+
+static int over_tcp(void **state)
+{
+    (void)state;
+    over = OVER_TCP;
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_operations),
-        cmocka_unit_test(test_agreement),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test_setup(test_operations, over_memory),
+        cmocka_unit_test_setup(test_agreement, over_memory),
+        cmocka_unit_test_setup(test_failures, over_memory),
+        cmocka_unit_test_setup(test_operations, over_tcp),
+        cmocka_unit_test_setup(test_agreement, over_tcp),
+        cmocka_unit_test_setup(test_failures, over_tcp),
         cmocka_unit_test(test_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
