@@ -40,6 +40,17 @@ static struct llama *of(struct gr_lm *lm)
 
 static const struct gr_lm_ops llama_head_ops;
 
+/* A rank that does what rank 0 says. */
+static bool follows(const struct llama *m)
+{
+    return m->group != NULL && m->group->rank > 0;
+}
+
+static bool leads(const struct llama *m)
+{
+    return m->group != NULL && m->group->rank == 0;
+}
+
 /* ---- loading ---- */
 
 static struct gr_loader loader_of(struct llama *m, const struct gr_tensors *files)
@@ -51,7 +62,7 @@ static struct gr_loader loader_of(struct llama *m, const struct gr_tensors *file
                               .team = m->lm.team,
                               .as = m->source.as,
                               .sum = &m->source.sum,
-                              .progress = &m->progress};
+                              .progress = follows(m) ? NULL : &m->progress};
 }
 
 static enum gr_status load_target(struct llama *m, struct gr_needs *needs)
@@ -116,7 +127,9 @@ static enum gr_status fit(struct llama *m, const struct gr_llama_config *c)
                              .n_block = c->n_pool_block,
                              .n_block_least = c->n_pool_block_least > 0 ? c->n_pool_block_least : c->n_pool_block,
                              .n_session = GR_MAX(c->n_seq_max, 1),
-                             .n_ctx = m->lm.n_ctx_max};
+                             .n_ctx = m->lm.n_ctx_max,
+                             .n_rank = m->group != NULL ? m->group->n_here : 0,
+                             .quiet = follows(m)};
     GR_TRY(load_weights(m, &needs));
     enum gr_status st = gr_needs_fit_host(&needs, c->dir, &m->lm.n_pool_block);
     if (m->group != NULL) {
@@ -124,19 +137,10 @@ static enum gr_status fit(struct llama *m, const struct gr_llama_config *c)
         st = agree(m);
     }
     GR_TRY(st);
-    gr_load_progress_begin(&m->progress, c->dir, gr_needs_weights(&needs));
+    if (!follows(m)) {
+        gr_load_progress_begin(&m->progress, c->dir, gr_needs_weights(&needs));
+    }
     return GR_OK;
-}
-
-/* A rank that does what rank 0 says. */
-static bool follows(const struct llama *m)
-{
-    return m->group != NULL && m->group->rank > 0;
-}
-
-static bool leads(const struct llama *m)
-{
-    return m->group != NULL && m->group->rank == 0;
 }
 
 static enum gr_status take_state(struct llama *m)
@@ -469,7 +473,9 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *c, ui
     GR_TRY(take_state(m));
     GR_TRY(fit(m, c));
     const enum gr_status loaded = load_weights(m, NULL);
-    gr_load_progress_end(&m->progress);
+    if (!follows(m)) {
+        gr_load_progress_end(&m->progress);
+    }
     GR_TRY(m->group != NULL ? gr_group_all_ok(m->group, loaded) : loaded);
     m->serves = m->group != NULL;
     gr_model_numerics_id(&m->kernels, m->lm.numerics_id, sizeof(m->lm.numerics_id));

@@ -48,6 +48,7 @@ struct gr_group_ops {
 struct gr_group {
     const struct gr_group_ops *ops;
     int rank, n_rank;
+    int n_here;            /* ranks that share this host's memory, as far as that is known; 1: this one */
     float *part;           /* (n_part_max): where the partial sums of the next join are written */
     size_t n_part_max;     /* n of a join, at most; a row of gather fits as well */
     uint64_t step;         /* of the pass that is computed, for messages; written by who runs it */

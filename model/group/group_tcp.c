@@ -282,6 +282,7 @@ enum gr_status gr_group_tcp_create(const struct gr_group_tcp_config *c, struct g
     t->g = (struct gr_group){.ops = &tcp_ops,
                              .rank = c->rank,
                              .n_rank = c->n_rank,
+                             .n_here = 1,
                              .part = own,
                              .n_part_max = c->n_part_max,
                              .limit_ns = c->limit_ns};

@@ -90,9 +90,18 @@ void gr_needs_tell(const struct gr_needs *n, const struct gr_needs_of *of, int n
 enum gr_status gr_needs_fit_host(const struct gr_needs *n, const char *what, int *n_block_out)
 {
     struct gr_free_memory available;
+    char where[32] = "";
     gr_memory_available(&available);
-    const struct gr_needs_of of = {.what = what, .where = "", .free_bytes = available.bytes, .free_by = available.from};
+    if (n->n_rank > 1) {
+        snprintf(where, sizeof(where), "each of %d ranks: ", n->n_rank);
+    }
+    const struct gr_needs_of of = {.what = what,
+                                   .where = where,
+                                   .free_bytes = available.bytes / (uint64_t)GR_MAX(n->n_rank, 1),
+                                   .free_by = available.from};
     GR_TRY(gr_needs_fit(n, &of, n_block_out));
-    gr_needs_tell(n, &of, *n_block_out);
+    if (!n->quiet) {
+        gr_needs_tell(n, &of, *n_block_out);
+    }
     return GR_OK;
 }

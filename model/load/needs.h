@@ -24,6 +24,8 @@ struct gr_needs {
     int n_block;                    /* of the pool: wanted */
     int n_block_least;              /* a worker cannot do with fewer */
     int n_session, n_ctx;           /* that n_block was chosen for */
+    int n_rank;                     /* of a group that share the host's memory, each with such needs; 0: no group */
+    bool quiet;                     /* another rank tells */
 };
 
 /* Whose needs, and what is there. */

@@ -1,6 +1,7 @@
 /* A model whose ranks share it out: the bits of logits and captured states, and greedy ids, are those of the model
  * alone, for 1, 2, 4 and 8 ranks and every instruction set; every rank adds something of its own to every sum; and
- * nothing that a rank other than 0 believes to be true of logits matters. `test_ranks long N`: N tokens. */
+ * nothing that a rank other than 0 believes to be true of logits matters. `test_ranks long N`: N tokens, each text
+ * another. */
 #include "model/llama.h"
 #include "model/step.h"
 
@@ -168,8 +169,8 @@ static uint64_t hash_pass(const struct gr_lm *lm, int n_row, int n_out, uint64_t
     return hash_floats(h, lm->capture, (size_t)n_row * (size_t)(lm->n_capture * lm->capture_width));
 }
 
-/* A prompt in two chunks, and greedy steps; the hash of all of it. */
-static uint64_t run_text(struct gr_lm *lm, int i_case, int n_step, int32_t *greedy)
+/* A prompt in two chunks, and greedy steps, the first of them aside of the best id; the hash of all of it. */
+static uint64_t run_variant(struct gr_lm *lm, int i_case, int aside, int n_step, int32_t *greedy)
 {
     int32_t ids[GOLDEN_ROW_MAX];
     uint64_t h = 1;
@@ -179,11 +180,16 @@ static uint64_t run_text(struct gr_lm *lm, int i_case, int n_step, int32_t *gree
     golden_run(lm, ids + half, half, n - half, 1, NULL);
     h = hash_pass(lm, n - half, 1, h);
     for (int k = 0; k < n_step; k++) {
-        greedy[k] = lm->kernels->argmax(lm->logits, lm->n_vocab, false);
+        greedy[k] = (lm->kernels->argmax(lm->logits, lm->n_vocab, false) + (k == 0 ? aside : 0)) % lm->n_vocab;
         golden_run(lm, greedy + k, n + k, 1, 1, NULL);
         h = hash_pass(lm, 1, 1, h);
     }
     return h;
+}
+
+static uint64_t run_text(struct gr_lm *lm, int i_case, int n_step, int32_t *greedy)
+{
+    return run_variant(lm, i_case, 0, n_step, greedy);
 }
 
 static void check_equal(const char *geometry, const char *isa, int n_most)
@@ -343,13 +349,13 @@ static void test_long(void **state)
     static int32_t want[A_TEXT], got[A_TEXT];
     struct ranks r;
     for (int done = 0, i = 0; done < n_long; done += A_TEXT, i++) {
-        const int i_case = i % (int)json_array_size(golden.cases);
+        const int n_case = (int)json_array_size(golden.cases), i_case = i % n_case, aside = i / n_case * 17;
         open_ranks(&r, "test-tp8", NULL, 0);
-        const uint64_t hash = run_text(r.lm, i_case, A_TEXT, want);
+        const uint64_t hash = run_variant(r.lm, i_case, aside, A_TEXT, want);
         close_ranks(&r);
         for (int n = 2; n <= 8; n *= 2) {
             open_ranks(&r, "test-tp8", NULL, n);
-            assert_true(run_text(r.lm, i_case, A_TEXT, got) == hash);
+            assert_true(run_variant(r.lm, i_case, aside, A_TEXT, got) == hash);
             assert_memory_equal(got, want, sizeof(got));
             close_ranks(&r);
         }

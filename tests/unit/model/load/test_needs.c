@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/base/free_memory.h"
 #include "common/base/log.h"
 #include "model/files/model_path.h"
 #include "model/llama.h"
@@ -74,6 +75,28 @@ static const char *told(struct log_capture *cap, const struct gr_needs *n, int n
     log_capture_begin(cap);
     gr_needs_tell(n, &of, n_block);
     return log_capture_end(cap);
+}
+
+/* Ranks of a group share the host: each may take its part of what is free, and one of them tells. */
+static void test_ranks(void **state)
+{
+    (void)state;
+    struct gr_free_memory available;
+    struct log_capture log;
+    int n_block = 0;
+    gr_memory_available(&available);
+    struct gr_needs n = {.other_bytes = available.bytes / 4, .block_bytes = 1024, .n_block = 4, .n_block_least = 2};
+    n.n_rank = 2;
+    n.quiet = true;
+    log_capture_begin(&log);
+    const enum gr_status two = gr_needs_fit_host(&n, "m", &n_block);
+    assert_string_equal(log_capture_end(&log), "");
+    n.n_rank = 8;
+    log_capture_begin(&log);
+    const enum gr_status eight = gr_needs_fit_host(&n, "m", &n_block);
+    log_capture_end(&log);
+    assert_true(two == GR_OK && n_block == 4 && eight == GR_ENOMEM);
+    assert_non_null(strstr(log.text, "each of 8 ranks: m needs"));
 }
 
 static void test_tell(void **state)
@@ -197,10 +220,8 @@ static void test_taken(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_tell),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_fit),      cmocka_unit_test(test_ranks), cmocka_unit_test(test_tell),
+        cmocka_unit_test(test_progress), cmocka_unit_test(test_taken),
     };
     gr_log_init("graft");
     gr_log_set_level(GR_LOG_WARN);
