@@ -4,10 +4,13 @@
 
 #include "tests/unit/model/family_reference.h"
 
-#define BASE                                                                                                          \
-    "\"hidden_size\":32,\"intermediate_size\":48,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                  \
-    "\"num_key_value_heads\":2,\"vocab_size\":64,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":128,\"head_dim\":" \
-    "16"
+#define TEXT_OF(n) #n
+#define NUMBER(n) TEXT_OF(n)
+#define BASE                                                                                                     \
+    "\"hidden_size\":32,\"intermediate_size\":" NUMBER(                                                          \
+        TINY_FFN) ",\"num_hidden_layers\":4,"                                                                    \
+                  "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":64,\"rms_norm_eps\":1e-5," \
+                  "\"max_position_embeddings\":128,\"head_dim\":16"
 
 static const struct family {
     const char *name, *config;
