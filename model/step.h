@@ -2,7 +2,7 @@
  * others. A step is a record of fixed size (its number, kind, sizes) and, with sizes above 0, a payload: the batch as
  * numbers. Who follows checks number and sizes before anything is computed, so a rank that is elsewhere is an error and
  * not another sum. Views (SpecPV) travel by number: their lists are each rank's own, of its KV heads, and how they are
- * to be chosen and which of their blocks have summaries rank 0 says. */
+ * to be chosen and which of their blocks have summaries rank 0 says. Decision D-102. */
 #ifndef GR_MODEL_STEP_H
 #define GR_MODEL_STEP_H
 

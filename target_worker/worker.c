@@ -436,8 +436,10 @@ enum gr_status gr_target_worker_run(const struct gr_target_options *options)
 {
     struct worker w = {.test_fail_pass = options->test_fail_pass};
     enum gr_status st = create(&w, options);
-    if (st == GR_OK) {
-        st = follows(options) ? gr_llama_follow(w.lm) : gr_worker_signals_run(w.io);
+    if (st == GR_OK && follows(options)) {
+        st = gr_llama_follow(w.lm) == GR_OK ? GR_OK : GR_ECUDA; /* another group may do better */
+    } else if (st == GR_OK) {
+        st = gr_worker_signals_run(w.io);
     } else if (st == GR_ECUDA) {
         st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
     }

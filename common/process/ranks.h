@@ -4,7 +4,7 @@
  *
  * A thread of rank 0 watches them. The group ends as a whole: where one is gone that was not told to end, the thread
  * says so and ends the process at once, whatever its other threads wait for; who started rank 0 starts all of them
- * anew. */
+ * anew. Decision D-102. */
 #ifndef GR_COMMON_PROCESS_RANKS_H
 #define GR_COMMON_PROCESS_RANKS_H
 

@@ -458,7 +458,7 @@ def worker_whose_device_fails_is_started_again():
             assert t.poll() is None
             t.send_signal(signal.SIGTERM)
             _, err = t.communicate(timeout=20 * SLOW)
-    assert "the device failed in a pass" in err and "its device failed; starting it again" in err, err
+    assert "the device failed in a pass" in err and "its device or its group failed; starting it again" in err, err
 
 
 @case
