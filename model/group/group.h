@@ -14,7 +14,7 @@
  *
  * A peer that is gone, or does not come within the limit, is an error (logged once: which rank, which step), and stays
  * one: every later call returns it at once. A group is not mended; its processes end and are started anew. Decision
- * D-101. */
+ * D-102. */
 #ifndef GR_MODEL_GROUP_GROUP_H
 #define GR_MODEL_GROUP_GROUP_H
 
