@@ -437,11 +437,14 @@ enum gr_status gr_target_worker_run(const struct gr_target_options *options)
     struct worker w = {.test_fail_pass = options->test_fail_pass};
     enum gr_status st = create(&w, options);
     if (st == GR_OK && follows(options)) {
-        st = gr_llama_follow(w.lm) == GR_OK ? GR_OK : GR_ECUDA; /* another group may do better */
+        st = gr_llama_follow(w.lm);
     } else if (st == GR_OK) {
         st = gr_worker_signals_run(w.io);
     } else if (st == GR_ECUDA) {
         st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
+    }
+    if (w.group != NULL && w.group->status != GR_OK) {
+        st = GR_ECUDA; /* whenever that was: another group may do better */
     }
     destroy(&w, options);
     return st;

@@ -32,8 +32,8 @@ def ranks_of(target):
 def wait_for_ranks(r, n):
     """The target of a run, when its group is whole and computes."""
     target = r.child("graft-target")
-    wait_for(lambda: len(ranks_of(target)) == n - 1)
-    r.wait_busy(target, 10)
+    wait_for(lambda: len(ranks_of(target)) == n - 1 and "calibrated" in r.said())
+    r.wait_busy(target, 15)
     return target
 
 
@@ -101,7 +101,7 @@ def a_killed_rank_ends_the_group_and_the_text_goes_on():
     tokens = 600
     want = json.loads(Running(*GROUP, tokens=tokens).end()[1])["token_ids"]
     for which in (0, -1):
-        r = Running(*GROUP, "-tp", "4", tokens=tokens)
+        r = Running(*GROUP, "-tp", "4", tokens=tokens, log="info")
         target = wait_for_ranks(r, 4)
         ranks = ranks_of(target)
         os.kill(ranks[which], signal.SIGKILL)
@@ -116,7 +116,7 @@ def a_killed_rank_ends_the_group_and_the_text_goes_on():
 @case
 def a_killed_rank_0_takes_the_others_along():
     tokens = 600
-    r = Running(*GROUP, "-tp", "4", tokens=tokens)
+    r = Running(*GROUP, "-tp", "4", tokens=tokens, log="info")
     target = wait_for_ranks(r, 4)
     ranks = ranks_of(target)
     os.kill(target, signal.SIGKILL)
@@ -129,7 +129,7 @@ def a_killed_rank_0_takes_the_others_along():
 def a_stopped_rank_is_named():
     """It neither computes nor dies: the limit in time ends the group, with the rank and the step, and it comes back."""
     tokens = 600
-    r = Running(*GROUP, "-tp", "2", "--rank-timeout", "500ms", tokens=tokens)
+    r = Running(*GROUP, "-tp", "2", "--rank-timeout", "2s", tokens=tokens, log="info")
     target = wait_for_ranks(r, 2)
     rank = ranks_of(target)[0]
     begin = time.monotonic()
@@ -138,20 +138,20 @@ def a_stopped_rank_is_named():
     took = time.monotonic() - begin
     status, out, said = r.end()
     assert status == 0 and len(json.loads(out)["token_ids"]) == tokens, said
-    assert "rank 0: rank 1 has not come to step " in said and "within 0.5 s" in said, said
+    assert "rank 0: rank 1 has not come to step " in said and "within 2.0 s" in said, said
     assert took < 10, took
 
 
 @case
 def an_interrupted_run_leaves_nobody():
-    r = Running(*GROUP, "-tp", "4", tokens=3000)
+    r = Running(*GROUP, "-tp", "4", tokens=3000, log="info")
     target = wait_for_ranks(r, 4)
     ranks = ranks_of(target)
     r.p.send_signal(signal.SIGINT)
     status, _, said = r.end()
     assert status == 128 + signal.SIGINT, said
     wait_for(lambda: not any(alive(pid) for pid in (target, *ranks)))
-    assert "rank" not in said, said
+    assert "error: rank" not in said and "is gone" not in said, said
 
 
 @case
