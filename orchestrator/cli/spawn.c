@@ -16,14 +16,6 @@ static const struct gr_child_rule draft_rule = {.restart = {.pause_max_ns = 30 *
 /* Whom a command line is for. PAIR: for a target, what its co-located drafter is to know. */
 enum role { TARGET, DRAFT, PAIR };
 
-/* A command line with the texts that it points to. */
-struct line {
-    struct gr_child_args args;
-    char name[GR_N_OPTION][40];
-    char value[GR_N_OPTION][64];
-    int n;
-};
-
 static bool is_wanted(const struct gr_option *r, enum role role, const struct gr_plan *plan)
 {
     switch (r->when) {
@@ -41,7 +33,7 @@ static bool is_wanted(const struct gr_option *r, enum role role, const struct gr
     return false;
 }
 
-static void add(struct line *l, const char *name, const struct gr_options *o, const struct gr_option *r)
+static void add(struct gr_worker_line *l, const char *name, const struct gr_options *o, const struct gr_option *r)
 {
     char *dashed = l->name[l->n];
     const char *value = gr_option_text(&o->values, r, l->value[l->n++]);
@@ -55,7 +47,7 @@ static void add(struct line *l, const char *name, const struct gr_options *o, co
 
 /* What was asked for, under the names that the worker has for it. What nobody asked for is left to the worker, whose
  * defaults are those of the same rows. */
-static void hand_on(struct line *l, enum role role, const struct gr_options *o, const struct gr_plan *plan)
+static void hand_on(struct gr_worker_line *l, enum role role, const struct gr_options *o, const struct gr_plan *plan)
 {
     for (int i = 0; i < GR_N_OPTION; i++) {
         const struct gr_option *r = &gr_option_rows[i];
@@ -66,49 +58,50 @@ static void hand_on(struct line *l, enum role role, const struct gr_options *o, 
     }
 }
 
-static enum gr_status start_target(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
-                                   const char *join, int64_t n_session, int *index_out)
+void gr_worker_line_target(struct gr_worker_line *l, const struct gr_options *o, const struct gr_plan *plan,
+                           const char *join, int64_t n_session)
 {
-    struct line l = {0};
-    gr_child_args_begin(&l.args, gr_program_sibling("graft-target"));
-    gr_child_args_add(&l.args, "--join", join);
-    gr_child_args_add_number(&l.args, "--sessions", n_session);
-    hand_on(&l, TARGET, o, plan);
+    *l = (struct gr_worker_line){.n = 0};
+    gr_child_args_begin(&l->args, gr_program_sibling("graft-target"));
+    gr_child_args_add(&l->args, "--join", join);
+    gr_child_args_add_number(&l->args, "--sessions", n_session);
+    hand_on(l, TARGET, o, plan);
     if (plan->wishes.specpv != GR_SPECPV_OFF) {
-        gr_child_args_add(&l.args, "--specpv", "on");
+        gr_child_args_add(&l->args, "--specpv", "on");
     }
     if (plan->with_head) {
-        gr_child_args_add(&l.args, "--head", o->draft);
+        gr_child_args_add(&l->args, "--head", o->draft);
     }
     if (plan->colocated && plan->wishes.want_draft) {
-        gr_child_args_add(&l.args, "--colocate-draft", o->draft);
-        hand_on(&l, PAIR, o, plan);
+        gr_child_args_add(&l->args, "--colocate-draft", o->draft);
+        hand_on(l, PAIR, o, plan);
     }
-    return gr_children_start(children, "target", l.args.argv, &target_rule, index_out);
 }
 
-static enum gr_status start_draft(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
-                                  const char *join, int64_t n_session, int *index_out)
+void gr_worker_line_draft(struct gr_worker_line *l, const struct gr_options *o, const struct gr_plan *plan,
+                          const char *join, int64_t n_session)
 {
-    struct line l = {0};
-    gr_child_args_begin(&l.args, gr_program_sibling("graft-draft"));
-    gr_child_args_add(&l.args, "--join", join);
-    gr_child_args_add_number(&l.args, "--sessions", n_session);
-    hand_on(&l, DRAFT, o, plan);
+    *l = (struct gr_worker_line){.n = 0};
+    gr_child_args_begin(&l->args, gr_program_sibling("graft-draft"));
+    gr_child_args_add(&l->args, "--join", join);
+    gr_child_args_add_number(&l->args, "--sessions", n_session);
+    hand_on(l, DRAFT, o, plan);
     if (plan->with_head) {
-        gr_child_args_add(&l.args, "--target", o->model);
+        gr_child_args_add(&l->args, "--target", o->model);
     }
-    return gr_children_start(children, "draft", l.args.argv, &draft_rule, index_out);
 }
 
 enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
                                 const char *join, int64_t n_session, int *target_out, int *draft_out)
 {
+    struct gr_worker_line l;
     *draft_out = -1;
     gr_options_clear_environment();
-    GR_TRY(start_target(children, o, plan, join, n_session, target_out));
+    gr_worker_line_target(&l, o, plan, join, n_session);
+    GR_TRY(gr_children_start(children, "target", l.args.argv, &target_rule, target_out));
     if (plan->wishes.want_draft && !plan->colocated) {
-        return start_draft(children, o, plan, join, n_session, draft_out);
+        gr_worker_line_draft(&l, o, plan, join, n_session);
+        return gr_children_start(children, "draft", l.args.argv, &draft_rule, draft_out);
     }
     return GR_OK;
 }

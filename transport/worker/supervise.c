@@ -1,6 +1,7 @@
 #include "transport/worker/supervise.h"
 
 #include "common/process/children.h"
+#include "common/process/joined.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
@@ -105,9 +106,14 @@ int gr_supervise_run(const char *name, int argc, char **argv)
     int status = -1;
     while (status < 0) {
         const int wait_ms = gr_children_restart(&s.children, gr_clock_ns());
-        struct pollfd p = {.fd = s.children.signal_fd, .events = POLLIN};
-        (void)poll(&p, 1, wait_ms);
+        const struct gr_child *child = &s.children.child[0];
+        struct pollfd p[] = {{.fd = s.children.signal_fd, .events = POLLIN},
+                             {.fd = child->restart.joined ? -1 : child->joined_fd, .events = POLLIN}};
+        (void)poll(p, GR_ARRAY_LEN(p), wait_ms);
         status = handle(&s);
+        if (gr_children_joined(&s.children, 0)) {
+            gr_joined_tell(); /* this process may be a child, too: `graft launch' waits for its worker */
+        }
     }
     gr_children_finish(&s.children, GRACE_MS);
     return status;
