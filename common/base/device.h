@@ -6,10 +6,14 @@
 
 #include <stdbool.h>
 
-#define GR_DEVICE_CPU (-1) /* beside the N of cuda:N */
+#define GR_DEVICE_CPU (-1)   /* beside the N of cuda:N */
+#define GR_DEVICE_LOCAL (-2) /* cuda:local: `graft launch' puts the N of this rank in its place */
 
-/* cpu, or cuda:N. what: whose value it is, for the message ("--device"). */
+/* cpu, cuda:N or cuda:local. what: whose value it is, for the message ("--device"). */
 GR_NODISCARD enum gr_status gr_device_parse(const char *what, const char *text, int *device_out);
+
+/* GR_EINVAL (logged): it is cuda:local, and nobody has put a number in its place. */
+GR_NODISCARD enum gr_status gr_device_placed(const char *what, int device);
 
 /* Whether a model may run there: GR_EUNSUPPORTED is logged. The CPU always may. */
 GR_NODISCARD enum gr_status gr_device_check(int device);

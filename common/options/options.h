@@ -27,6 +27,7 @@ enum gr_command {
     GR_CMD_OPTIONS = 1 << 11,
     GR_CMD_COMPLETION = 1 << 12,
     GR_CMD_CHAT = 1 << 13,
+    GR_CMD_LAUNCH = 1 << 14,
     GR_CMD_STOP = 1 << 15,
 };
 
@@ -54,6 +55,16 @@ enum gr_reduce_choice { GR_REDUCE_MEAN, GR_REDUCE_MAX };
 enum gr_transport_choice { GR_CHOICE_LOOP, GR_CHOICE_SHM, GR_CHOICE_TCP, GR_CHOICE_VERBS };
 enum gr_verbs_choice { GR_VERBS_ONE_SIDED, GR_VERBS_TWO_SIDED };
 enum gr_thinking_choice { GR_CHOICE_THINKING_ON, GR_CHOICE_THINKING_OFF };
+/* enum gr_ranks (orchestrator/launch/who.h) has their meaning. */
+enum gr_ranks_choice {
+    GR_CHOICE_RANKS_AUTO,
+    GR_CHOICE_RANKS_SLURM,
+    GR_CHOICE_RANKS_OMPI,
+    GR_CHOICE_RANKS_PMIX,
+    GR_CHOICE_RANKS_PMI,
+    GR_CHOICE_RANKS_TORCHRUN,
+    GR_CHOICE_RANKS_NONE
+};
 enum gr_shell { GR_SHELL_BASH, GR_SHELL_ZSH };
 
 /* The rows' numbers: GR_OPTION_model ... */

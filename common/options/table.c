@@ -11,10 +11,11 @@
 #define TURN (ASKED | GR_CMD_CHAT)
 #define CHATS (GR_CMD_RUN | GR_CMD_CHAT)
 #define NEW (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_CHAT) /* what is fixed when a session is opened */
-#define ENGINE (GR_CMD_RUN | GR_CMD_CHAT | GR_CMD_SERVE)
+#define SERVES (GR_CMD_SERVE | GR_CMD_LAUNCH)
+#define ENGINE (GR_CMD_RUN | GR_CMD_CHAT | SERVES)
 #define LOOKS (GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_REFRESH)
 #define CLIENT (TURN | LOOKS | GR_CMD_PING | GR_CMD_WAIT | GR_CMD_STOP)
-#define ALL (CLIENT | GR_CMD_SERVE)
+#define ALL (CLIENT | SERVES)
 #define TOOLS (GR_CMD_OPTIONS | GR_CMD_COMPLETION)
 #define WORKERS (GR_CMD_TARGET | GR_CMD_DRAFT)
 /* A column: graft refuses the option where it does not start the workers. */
@@ -30,6 +31,7 @@ enum group {
     GR_GROUP_TRANSPORT,
     GR_GROUP_WORKERS,
     GR_GROUP_SERVING,
+    GR_GROUP_LAUNCH,
     GR_GROUP_TESTS,
     GR_N_GROUP
 };
@@ -44,6 +46,7 @@ static const struct gr_option_group groups[GR_N_GROUP] = {
     [GR_GROUP_TRANSPORT] = {"transport", "Connections"},
     [GR_GROUP_WORKERS] = {"workers", "Workers: devices, threads, memory, deadlines"},
     [GR_GROUP_SERVING] = {"serving", "The orchestrator and its clients"},
+    [GR_GROUP_LAUNCH] = {"launch", "Jobs of several ranks"},
     [GR_GROUP_TESTS] = {"tests", "For tests of graft itself"},
 };
 
@@ -63,6 +66,12 @@ static const struct gr_option_command commands[] = {
      "The orchestrator as a process of its own, for workers and clients, until a signal ends it. With --spawn it "
      "starts "
      "its workers, and then the model is needed: from --model, GRAFT_MODEL or target.model of the YAML file."},
+    {GR_CMD_LAUNCH, "graft", "launch", "--roles serve:1,draft:N,target:N --model DIR [options] [-- COMMAND ...]",
+     "one rank of a job that srun, mpirun or torchrun has started: the orchestrator or a worker",
+     "One program for all ranks of a job: rank 0 becomes the orchestrator, the others its workers, by --roles or "
+     "--plan. "
+     "With COMMAND rank 0 runs it when all roles are up, with GRAFT_CONNECT and GRAFT_KEY in its environment, and its "
+     "status ends the job; without one the job serves until a signal ends it."},
     {GR_CMD_LOOK, "graft", "session", "list | show ID | open | send ID | close ID | refresh [ID] | purge  [options]",
      NULL,
      "Asks a running orchestrator: all sessions, one of them, a new one, its next turn, its end, a full SpecPV "

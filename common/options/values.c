@@ -501,7 +501,7 @@ enum gr_status gr_option_set_secret(struct gr_option_values *v, const struct gr_
 
 /* ---- workers ---- */
 
-const char *const gr_option_worker_keys[] = {"count", "host", "device", NULL};
+const char *const gr_option_worker_keys[] = {"count", "host", "device", "tp", NULL};
 
 enum gr_status gr_option_add_worker(struct gr_option_values *v, const struct gr_option *option, const char *what,
                                     struct gr_option_worker **out)
@@ -513,7 +513,7 @@ enum gr_status gr_option_add_worker(struct gr_option_values *v, const struct gr_
     }
     v->source[option - v->table->row] = GR_FROM_YAML;
     *out = &list->item[list->n++];
-    **out = (struct gr_option_worker){.count = 1};
+    **out = (struct gr_option_worker){.count = 1, .tp = 1};
     return GR_OK;
 }
 
@@ -522,6 +522,13 @@ enum gr_status gr_option_set_worker(struct gr_option_worker *w, const char *key,
     static const struct gr_option count = {.kind = GR_KIND_INT, .min = 1, .max = 1024};
     if (strcmp(key, "count") == 0) {
         return parse_number(&count, value, &w->count) ? GR_OK : bad_value(&count, what, value);
+    }
+    if (strcmp(key, "tp") == 0) {
+        const bool good = gr_parse_int(value, 1, 8, &w->tp) && (w->tp & (w->tp - 1)) == 0;
+        if (!good) {
+            log_error("%s: `%s' is not 1, 2, 4 or 8", what, value);
+        }
+        return good ? GR_OK : GR_EINVAL;
     }
     if (strcmp(key, "host") == 0) {
         w->host = value;
@@ -550,7 +557,10 @@ static const char *duration_text(int64_t ns, char text[static 64])
 
 static const char *device_text(int device, char text[static 64])
 {
-    snprintf(text, 64, device == GR_DEVICE_CPU ? "cpu" : "cuda:%d", device);
+    if (device < 0) {
+        return device == GR_DEVICE_CPU ? "cpu" : "cuda:local";
+    }
+    snprintf(text, 64, "cuda:%d", device);
     return text;
 }
 

@@ -56,6 +56,8 @@ static enum gr_status check_devices(const struct gr_options *o, struct gr_plan *
 {
     const int target = o->target_device;
     const int draft = o->draft_device;
+    GR_TRY(gr_device_placed("--target-device", target));
+    GR_TRY(gr_device_placed("--draft-device", draft));
     if (p->wishes.want_draft && target != GR_DEVICE_CPU && target == draft && !p->colocated) {
         if (o->transport != GR_UNSET) {
             log_error(

@@ -7,6 +7,7 @@
 #include "common/options/page.h"
 #include "common/process/program.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/launch/launch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,9 +47,16 @@ static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"run", gr_command_run},         {"chat", gr_command_chat}, {"serve", gr_command_serve},
-    {"session", gr_command_session}, {"ping", gr_command_ping}, {"wait", gr_command_wait},
-    {"stop", gr_command_stop},       {"options", page},         {"completion", completion},
+    {"run", gr_command_run},
+    {"chat", gr_command_chat},
+    {"serve", gr_command_serve},
+    {"launch", gr_command_launch},
+    {"session", gr_command_session},
+    {"ping", gr_command_ping},
+    {"wait", gr_command_wait},
+    {"stop", gr_command_stop},
+    {"options", page},
+    {"completion", completion},
 };
 
 static void usage(FILE *out)

@@ -12,8 +12,8 @@ DECISION_LINES = 15
 DIAGRAMS = ("sequenceDiagram", "stateDiagram-v2", "flowchart", "graph")
 CODE = (".c", ".h", ".cu", ".cuh", ".inc")
 # Options of programs that are not ours: git, meson, mpirun, pip, ...
-FOREIGN = {"--hostfile", "--map-by", "--enable-recovery", "--oversubscribe", "--suite", "--force",
-           "--kill-on-bad-exit", "--signal", "--wait"}  # mpirun's, meson's, Slurm's
+FOREIGN = {"--hostfile", "--map-by", "--enable-recovery", "--oversubscribe", "--suite", "--force", "--gpus-per-task",
+           "--gpu-bind", "--multi-prog", "--kill-on-bad-exit", "--signal", "--wait"}  # mpirun's, meson's, Slurm's
 BYTES = ("tests/unit/common/protocol/test_wire.c", "tests/transport/test_protocol_page.c")
 
 

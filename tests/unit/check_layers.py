@@ -67,10 +67,12 @@ ROOMS = {
                             "transport/connect"],
     "orchestrator/cli": [*PROTOCOL, "common/options", "common/process", "model/chat", "model/files", "model/tokenizer", "orchestrator/machine",
                          "orchestrator/server", "transport", "transport/connect", "transport/verbs"],
+    # Ranks of a job: stands on the command line.
+    "orchestrator/launch": ["common/base", "common/options", "common/process", "orchestrator/cli", "transport", "transport/connect"],
     "bench/options": ["common/base", "common/options", "common/protocol", "common/rules"],
     # The mains. The co-located pair stands above both workers.
     "orchestrator/programs": ["bench/options", "common/base", "common/options", "common/process", "common/protocol", "draft_worker", "orchestrator/cli",
-                              "target_worker", "transport/worker"],
+                              "orchestrator/launch", "target_worker", "transport/worker"],
 }
 ANYTHING = ("bench", "bench/cuda")  # they measure all rooms
 ENDINGS = (".c", ".h", ".cu", ".cuh", ".inc")

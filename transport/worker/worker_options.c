@@ -1,6 +1,7 @@
 /* Options of a worker that are settled for the whole process, before the first connection and the first thread. */
 #include "transport/worker/worker_options.h"
 
+#include "common/base/device.h"
 #include "common/base/log.h"
 #include "common/process/joined.h"
 #include "transport/connect/cluster.h"
@@ -39,6 +40,9 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     if (o->model == NULL || o->join == NULL) {
         gr_option_called(o->values.called, called);
         log_error("--model and --join (or GRAFT_MODEL, GRAFT_JOIN) are needed; see %s --help", called);
+        return 2;
+    }
+    if (gr_device_placed("--device", o->device) != GR_OK) {
         return 2;
     }
     if (!gr_joined_is_child() || getenv("GRAFT_SUPERVISED") != NULL) {

@@ -381,7 +381,7 @@ static void test_workers(void **state)
         {"workers: [cpu]\n", "count, host and device are wanted in each item"},
         {"workers:\n- {counts: 1}\n", "2:4: unknown key `counts' (did you mean count?)"},
         {"workers:\n- {count: 0}\n", "workers.count: `0' is not a whole number from 1 to 1024"},
-        {"workers:\n- {device: gpu}\n", "workers.device: `gpu' is not cpu or cuda:N"},
+        {"workers:\n- {device: gpu}\n", "workers.device: `gpu' is not cpu, cuda:N"},
         {"workers:\n- {count: [1]}\n", "a single value is wanted for `count'"},
         {"workers:\n- {count: 1, count: 2}\n", "given twice: `count'"},
         {"worker:\n- {count: 1}\n", "unknown section `worker'"},

@@ -1,0 +1,379 @@
+/* A rank other than 0: finds rank 0, says hello, runs its worker, and ends with the job. */
+#include "orchestrator/launch/job.h"
+
+#include "common/base/clock.h"
+#include "common/base/device.h"
+#include "common/base/log.h"
+#include "common/process/program.h"
+#include "orchestrator/launch/link.h"
+#include "transport/net.h"
+
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CONNECT_MS 2000          /* one attempt at one address */
+#define HELLO_MS 5000            /* HELLO, proof */
+#define TELL_NS (30 * GR_S)      /* between lines about a rank 0 that is not found */
+#define PAUSE_MAX_MS 1000        /* between attempts; they begin at 50 ms */
+#define REFUSED_MAX 5            /* refused attempts in a row to find rank 0 again: its process is gone */
+#define AWAY_NS (600 * GR_S)     /* so long rank 0 may be out of reach while the worker goes on */
+#define SERVED_OUT_NS (2 * GR_S) /* after the job's end: the worker is told by the orchestrator, too */
+
+static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 30 * GR_S}, .status_0_ends = true};
+
+struct follow {
+    struct gr_job *j;
+    struct gr_link link;
+    json_t *hello;
+    int user_fd;
+    bool asked, at_once; /* a signal asked this rank to end; a second one */
+    bool told_up, up, ended, child_done;
+    int status;       /* of this process, once it is over */
+    uint64_t stop_ns; /* when the worker is told to end by a signal; UINT64_MAX: not */
+    uint64_t away_ns; /* since when rank 0 is out of reach; 0: it is not */
+    int n_refused;
+};
+
+/* ---- finding rank 0 ---- */
+
+/* GR_OK: connected and proven. GR_EIO: nobody listens there. */
+static enum gr_status try_address(struct follow *f, const char *address, const uint8_t *key)
+{
+    struct gr_hello self, peer;
+    int fd = -1;
+    GR_TRY(gr_tcp_connect(address, CONNECT_MS, &fd));
+    gr_job_self(f->j, &self);
+    enum gr_status st = gr_hello_exchange(fd, &self, key, HELLO_MS, &peer);
+    if (st != GR_OK) {
+        close(fd);
+        return st;
+    }
+    st = gr_link_open(&f->link, fd);
+    return st == GR_OK ? gr_link_send(&f->link, json_incref(f->hello)) : st;
+}
+
+static enum gr_status try_note(struct follow *f, const struct gr_job_note *note)
+{
+    enum gr_status st = GR_ENOTFOUND;
+    if (!note->has_key && !f->j->with_key) {
+        log_error("rank 0 was given a key, and this rank was not");
+        return GR_EAUTH;
+    }
+    for (int i = 0; i < note->n_address && st != GR_OK; i++) {
+        st = try_address(f, note->address[i], note->has_key ? note->key : f->j->key);
+    }
+    if (st == GR_OK && note->has_key) {
+        memcpy(f->j->key, note->key, sizeof(f->j->key)); /* the worker's, too */
+    }
+    return st;
+}
+
+/* Every place once. GR_ENOTFOUND: no place is known yet. */
+static enum gr_status try_all(struct follow *f)
+{
+    static struct gr_job_note notes[GR_JOB_NOTE_MAX];
+    const struct gr_where *w = &f->j->where;
+    enum gr_status st = GR_ENOTFOUND;
+    if (w->dir[0] == '\0') {
+        for (int i = 0; i < w->n_address && st != GR_OK; i++) {
+            st = try_address(f, w->address[i], f->j->key);
+        }
+        return st;
+    }
+    const int n = gr_job_dir_read(w->dir, f->j->who.job, notes);
+    for (int i = 0; i < n && st != GR_OK; i++) {
+        st = try_note(f, &notes[i]);
+    }
+    return st;
+}
+
+static void take_signals(struct follow *f)
+{
+    int signal_number = 0, index = -1;
+    const enum gr_child_event e = gr_children_poll(&f->j->children, &signal_number, &index);
+    const int handed_on = gr_job_user_signal();
+    if (handed_on != 0) {
+        gr_children_signal(&f->j->children, handed_on);
+    }
+    if (signal_number != 0) {
+        f->at_once = f->asked;
+        f->asked = true;
+        if (!gr_link_is_open(&f->link) ||
+            gr_link_send(&f->link, json_pack("{s:s, s:i}", "type", "signal", "number", signal_number)) != GR_OK) {
+            f->at_once = true; /* nobody can end the job in order */
+        }
+    }
+    if (e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP) {
+        f->child_done = true;
+        f->status = e == GR_CHILD_ENDED ? 0 : GR_MAX(f->j->children.child[index].exit_status, 1);
+    }
+}
+
+static void rest(struct follow *f, int ms)
+{
+    struct pollfd p[] = {{.fd = f->j->children.signal_fd, .events = POLLIN}, {.fd = f->user_fd, .events = POLLIN}};
+    (void)poll(p, GR_ARRAY_LEN(p), ms);
+    take_signals(f);
+}
+
+/* A pause with jitter, so that a thousand ranks do not come at once. */
+static int pause_ms(int n)
+{
+    const int most = GR_MIN(50 << GR_MIN(n, 5), PAUSE_MAX_MS);
+    return most / 2 + (int)randombytes_uniform((uint32_t)most / 2 + 1);
+}
+
+static void say_waiting(const struct follow *f, uint64_t since_ns, const char *why)
+{
+    const struct gr_where *w = &f->j->where;
+    log_warn("rank %d on host %s has not found rank 0 for %d s, at %s%s%s", f->j->who.rank, f->j->who.host,
+             (int)((gr_clock_ns() - since_ns) / GR_S), w->dir[0] != '\0' ? w->dir : w->address[0],
+             why[0] != '\0' ? ": " : "", why);
+}
+
+/* Until somebody has proven the key. An address that is named belongs to this job, so that another key is a mistake;
+ * elsewhere it may be another job's, which goes away. */
+static enum gr_status find_lead(struct follow *f, uint64_t end_ns)
+{
+    const uint64_t begin_ns = gr_clock_ns();
+    uint64_t tell_ns = begin_ns + TELL_NS;
+    for (int n = 0;; n++) {
+        char why[400] = "";
+        gr_log_hold(why, sizeof(why));
+        const enum gr_status st = try_all(f);
+        gr_log_hold(NULL, 0);
+        if (st == GR_OK) {
+            return st;
+        }
+        if ((st == GR_EAUTH || st == GR_EMISMATCH) && f->j->where.named) {
+            log_error("rank %d on host %s: rank 0 at %s: %s", f->j->who.rank, f->j->who.host, f->j->where.address[0],
+                      why);
+            return st;
+        }
+        if (gr_clock_ns() >= end_ns) {
+            say_waiting(f, begin_ns, why);
+            return GR_ETIMEDOUT;
+        }
+        if (gr_clock_ns() >= tell_ns) {
+            say_waiting(f, begin_ns, why);
+            tell_ns += TELL_NS;
+        }
+        rest(f, pause_ms(n));
+        if (f->asked) {
+            return GR_ECANCELED;
+        }
+    }
+}
+
+/* ---- the answer ---- */
+
+static enum gr_status refused(struct follow *f, const json_t *answer)
+{
+    const char *why = json_string_value(json_object_get(answer, "why"));
+    gr_link_close(&f->link);
+    if (json_is_true(json_object_get(answer, "other_job"))) {
+        return GR_AGAIN;
+    }
+    log_error("rank %d on host %s: rank 0 says: %s", f->j->who.rank, f->j->who.host, why != NULL ? why : "no");
+    return GR_EMISMATCH;
+}
+
+/* GR_AGAIN: rank 0 went away, or is another job's. */
+static enum gr_status await_go(struct follow *f, uint64_t end_ns, json_t **go_out)
+{
+    for (;;) {
+        struct pollfd p[] = {{.fd = f->link.fd, .events = POLLIN}, {.fd = f->j->children.signal_fd, .events = POLLIN}};
+        (void)poll(p, GR_ARRAY_LEN(p), 1000);
+        take_signals(f);
+        if (f->asked) {
+            return GR_ECANCELED;
+        }
+        json_t *answer = NULL;
+        const enum gr_status st = gr_link_recv(&f->link, &answer);
+        if (st == GR_OK && strcmp(gr_link_type(answer), "go") == 0) {
+            *go_out = answer;
+            return GR_OK;
+        }
+        const bool over = st == GR_OK && strcmp(gr_link_type(answer), "end") == 0;
+        const enum gr_status what = over ? GR_ECANCELED : st == GR_OK ? refused(f, answer) : st;
+        json_decref(answer);
+        if (st == GR_OK || st == GR_EPROTO) {
+            return what;
+        }
+        if (st == GR_ECLOSED) {
+            gr_link_close(&f->link);
+            return GR_AGAIN;
+        }
+        if (gr_clock_ns() >= end_ns) {
+            log_error("rank %d on host %s: rank 0 has not said go in time", f->j->who.rank, f->j->who.host);
+            return GR_ETIMEDOUT;
+        }
+    }
+}
+
+static enum gr_status meet(struct follow *f, uint64_t end_ns, json_t **go_out)
+{
+    for (;;) {
+        GR_TRY(find_lead(f, end_ns));
+        const enum gr_status st = await_go(f, end_ns, go_out);
+        if (st != GR_AGAIN) {
+            return st;
+        }
+        rest(f, PAUSE_MAX_MS);
+    }
+}
+
+/* ---- the worker ---- */
+
+static enum gr_status start_worker(struct follow *f, const json_t *go)
+{
+    struct gr_job *j = f->j;
+    char join[64], listen[64], key_hex[2 * GR_KEY_BYTES + 1];
+    static struct gr_worker_line line;
+    gr_where_end(f->link.fd, true, gr_link_int(go, "port", 0), join);
+    gr_where_end(f->link.fd, false, 0, listen);
+    sodium_bin2hex(key_hex, sizeof(key_hex), j->key, sizeof(j->key));
+    memcpy(j->children.key_hex, key_hex, sizeof(j->children.key_hex));
+    GR_TRY(gr_job_line(j, join, listen, gr_link_int(go, "device", GR_DEVICE_LOCAL), &line));
+    gr_child_args_add_flag(&line.args, "--supervise", true);
+    gr_options_clear_environment();
+    const char *name = gr_launch_role_name(j->roles.rank[j->who.rank].role);
+    return gr_children_start(&j->children, name, line.args.argv, &rule, &j->child);
+}
+
+static void say_up(struct follow *f)
+{
+    f->up = f->up || gr_children_joined(&f->j->children, f->j->child);
+    if (f->up && !f->told_up && gr_link_is_open(&f->link)) {
+        f->told_up = gr_link_send(&f->link, json_pack("{s:s}", "type", "up")) == GR_OK;
+    }
+}
+
+/* ---- until the end ---- */
+
+static void end_with(struct follow *f, int status)
+{
+    if (!f->ended) {
+        f->ended = true;
+        f->status = status;
+        f->stop_ns = gr_clock_ns() + SERVED_OUT_NS;
+    }
+}
+
+static void lose_lead(struct follow *f)
+{
+    gr_link_close(&f->link);
+    f->told_up = false;
+    if (f->away_ns == 0) {
+        f->away_ns = gr_clock_ns();
+        f->n_refused = 0;
+    }
+}
+
+static void give_up_lead(struct follow *f)
+{
+    log_error("rank %d on host %s: rank 0 is gone; ending", f->j->who.rank, f->j->who.host);
+    end_with(f, 1);
+}
+
+/* One attempt. The process of rank 0 is gone where its host refuses again and again; a host that is out of reach may
+ * come back. */
+static void seek_lead(struct follow *f)
+{
+    char why[400] = "";
+    gr_log_hold(why, sizeof(why));
+    const enum gr_status st = try_all(f);
+    gr_log_hold(NULL, 0);
+    if (st == GR_OK) {
+        f->away_ns = 0;
+        return;
+    }
+    gr_link_close(&f->link);
+    f->n_refused = st == GR_ETIMEDOUT ? 0 : f->n_refused + 1;
+    if (f->n_refused >= REFUSED_MAX || gr_clock_ns() > f->away_ns + AWAY_NS) {
+        give_up_lead(f);
+    }
+}
+
+static void hear_lead(struct follow *f)
+{
+    json_t *m = NULL;
+    const enum gr_status st = gr_link_recv(&f->link, &m);
+    if (st == GR_AGAIN) {
+        return;
+    }
+    if (st != GR_OK) {
+        lose_lead(f);
+        return;
+    }
+    if (strcmp(gr_link_type(m), "end") == 0) {
+        end_with(f, f->up || f->asked ? 0 : 1);
+    } else if (strcmp(gr_link_type(m), "no") == 0) {
+        (void)refused(f, m);
+        end_with(f, 1);
+    }
+    json_decref(m);
+}
+
+static int wait_ms(const struct follow *f)
+{
+    const int restart_ms = gr_children_restart(&f->j->children, gr_clock_ns());
+    const int most = f->away_ns != 0 || f->stop_ns != UINT64_MAX ? 200 : 1000;
+    return restart_ms >= 0 ? GR_MIN(restart_ms, most) : most;
+}
+
+static void wait_for_news(struct follow *f)
+{
+    const struct gr_child *k = &f->j->children.child[f->j->child];
+    struct pollfd p[] = {{.fd = f->j->children.signal_fd, .events = POLLIN},
+                         {.fd = f->user_fd, .events = POLLIN},
+                         {.fd = f->link.fd, .events = POLLIN},
+                         {.fd = f->up ? -1 : k->joined_fd, .events = POLLIN}};
+    (void)poll(p, GR_ARRAY_LEN(p), wait_ms(f));
+    take_signals(f);
+    say_up(f);
+    if (gr_link_is_open(&f->link)) {
+        hear_lead(f);
+    } else if (f->away_ns != 0 && !f->ended) {
+        seek_lead(f);
+    }
+}
+
+/* A worker that ends in order was told so by the orchestrator; rank 0 says soon that the job is over. */
+static void run(struct follow *f)
+{
+    while (!f->child_done && !f->at_once && gr_clock_ns() < f->stop_ns) {
+        wait_for_news(f);
+    }
+    if (f->child_done && f->status != 0 && gr_link_is_open(&f->link)) {
+        log_error("rank %d on host %s: its %s cannot run (status %d); its own line says why", f->j->who.rank,
+                  f->j->who.host, f->j->children.child[f->j->child].name, f->status);
+        if (gr_link_send(&f->link, json_pack("{s:s, s:i}", "type", "failed", "status", f->status)) != GR_OK) {
+            log_info("rank 0 is gone as well");
+        }
+    }
+}
+
+int gr_job_follow(struct gr_job *j)
+{
+    struct follow f = {.j = j, .link = {.fd = -1}, .stop_ns = UINT64_MAX, .user_fd = -1};
+    const uint64_t end_ns = gr_clock_ns() + (uint64_t)j->o.start_within + 5 * GR_S; /* rank 0 says it first */
+    json_t *go = NULL;
+    f.hello = gr_launch_hello(&j->who, &j->self, j->facts);
+    enum gr_status st = f.hello == NULL ? GR_ENOMEM : gr_job_user_signals(&f.user_fd);
+    st = st == GR_OK ? gr_children_init(&j->children, NULL) : st;
+    st = st == GR_OK ? meet(&f, end_ns, &go) : st;
+    st = st == GR_OK ? start_worker(&f, go) : st;
+    json_decref(go);
+    if (st == GR_OK) {
+        run(&f);
+        gr_children_signal(&j->children, SIGTERM);
+    }
+    gr_children_finish(&j->children, (int)GR_MIN(j->o.grace / (int64_t)GR_MS, 5000));
+    gr_link_close(&f.link);
+    json_decref(f.hello);
+    return st != GR_OK ? gr_program_refused(st == GR_EMISMATCH ? GR_EIO : st) : f.at_once && !f.up ? 1 : f.status;
+}

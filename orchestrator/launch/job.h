@@ -1,0 +1,41 @@
+/* What a process of `graft launch` holds, whatever its rank; and the two ways in which it goes on. */
+#ifndef GR_ORCHESTRATOR_LAUNCH_JOB_H
+#define GR_ORCHESTRATOR_LAUNCH_JOB_H
+
+#include "common/process/children.h"
+#include "orchestrator/cli/spawn.h"
+#include "orchestrator/launch/table.h"
+#include "orchestrator/launch/where.h"
+
+struct gr_job {
+    struct gr_options o;
+    struct gr_plan plan; /* of a worker */
+    struct gr_who who;
+    struct gr_roles roles;
+    struct gr_where where;
+    struct gr_launch_entry self; /* its GPUs, node and incarnation */
+    json_t *facts;               /* owned until the hello takes it */
+    bool with_key;               /* else rank 0 draws one */
+    uint8_t key[GR_KEY_BYTES];
+    char **env; /* as it was at the start: the command's */
+    struct gr_children children;
+    int child; /* the orchestrator's or the worker's; -1: not started */
+};
+
+/* Rank 0: the orchestrator, the table, the command. Exit status. */
+int gr_job_lead(struct gr_job *j);
+/* Another rank: a worker. Exit status. */
+int gr_job_follow(struct gr_job *j);
+/* The command line of this rank's worker. device: the index of cuda:local, or GR_DEVICE_LOCAL: it stays so. listen: of
+ * a target, NULL: its default. */
+GR_NODISCARD enum gr_status gr_job_line(struct gr_job *j, const char *join, const char *listen, int device,
+                                        struct gr_worker_line *line_out);
+/* What each end of a hand-shake says of itself. */
+void gr_job_self(const struct gr_job *j, struct gr_hello *hello_out);
+
+/* Signals that are handed on and end nothing here. fd: readable when one has come. */
+GR_NODISCARD enum gr_status gr_job_user_signals(int *fd_out);
+/* 0: none (any more). */
+int gr_job_user_signal(void);
+
+#endif

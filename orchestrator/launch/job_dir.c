@@ -1,0 +1,219 @@
+#include "orchestrator/launch/job_dir.h"
+
+#include "common/base/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NOTE_BYTES_MAX 8192
+#define PREFIX "rendezvous-"
+
+static enum gr_status failed(const char *what, const char *path)
+{
+    log_error("--job-dir: %s %s: %s", what, path, strerror(errno));
+    return GR_EIO;
+}
+
+enum gr_status gr_job_dir_open(const char *dir)
+{
+    struct stat sb;
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST) {
+        return failed("cannot make", dir);
+    }
+    if (stat(dir, &sb) != 0) {
+        return failed("cannot read", dir);
+    }
+    if (!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid() || (sb.st_mode & 077) != 0) {
+        log_error("--job-dir %s: a folder of your own that nobody else may enter is wanted (chmod 700)", dir);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+/* ---- writing ---- */
+
+static json_t *note_json(const char *job, const struct gr_job_note *note)
+{
+    char hex[2 * GR_KEY_BYTES + 1] = "";
+    json_t *addresses = json_array();
+    for (int i = 0; i < note->n_address; i++) {
+        (void)json_array_append_new(addresses, json_string(note->address[i]));
+    }
+    if (note->has_key) {
+        sodium_bin2hex(hex, sizeof(hex), note->key, sizeof(note->key));
+    }
+    return json_pack("{s:i, s:s, s:o, s:s}", "version", 1, "job", job, "addresses", addresses, "key", hex);
+}
+
+/* Whole and on the disk before it has its name. */
+static enum gr_status put(const char *path, const char *text)
+{
+    char beside[PATH_MAX + 8];
+    snprintf(beside, sizeof(beside), "%s.new", path);
+    const int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const size_t n = strlen(text);
+    bool good = fd >= 0 && write(fd, text, n) == (ssize_t)n && fsync(fd) == 0;
+    if (fd >= 0) {
+        good = close(fd) == 0 && good;
+    }
+    if (!good || rename(beside, path) != 0) {
+        const enum gr_status st = failed("cannot write", path);
+        (void)unlink(beside);
+        return st;
+    }
+    return GR_OK;
+}
+
+static void sync_folder(const char *dir)
+{
+    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd);
+        close(fd);
+    }
+}
+
+static bool is_of_job(const char *name, const char *job)
+{
+    const size_t n = strlen(PREFIX), m = strlen(job);
+    return strncmp(name, PREFIX, n) == 0 && strncmp(name + n, job, m) == 0 && name[n + m] == '-' &&
+           strchr(name + n + m + 1, '-') == NULL;
+}
+
+static void remove_old(const char *dir, const char *job)
+{
+    DIR *d = opendir(dir);
+    char path[PATH_MAX];
+    for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL; e = readdir(d)) {
+        if (is_of_job(e->d_name, job) && snprintf(path, sizeof(path), "%s/%s", dir, e->d_name) < PATH_MAX) {
+            (void)unlink(path);
+        }
+    }
+    if (d != NULL) {
+        closedir(d);
+    }
+}
+
+enum gr_status gr_job_dir_write(const char *dir, const char *job, struct gr_job_note *note)
+{
+    uint64_t random = 0;
+    json_t *j = note_json(job, note);
+    char *text = j != NULL ? json_dumps(j, JSON_COMPACT) : NULL;
+    json_decref(j);
+    if (text == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    remove_old(dir, job);
+    randombytes_buf(&random, sizeof(random));
+    enum gr_status st = GR_ELIMIT;
+    const int n = snprintf(note->name, sizeof(note->name), "%s/" PREFIX "%s-%016" PRIx64, dir, job, random);
+    if (n < (int)sizeof(note->name)) {
+        st = put(note->name, text);
+    } else {
+        log_error("--job-dir %s: the path is too long", dir);
+    }
+    if (st != GR_OK) {
+        note->name[0] = '\0';
+    }
+    sync_folder(dir);
+    free(text);
+    return st;
+}
+
+void gr_job_dir_remove(const struct gr_job_note *note)
+{
+    if (note->name[0] != '\0') {
+        (void)unlink(note->name);
+    }
+}
+
+/* ---- reading ---- */
+
+static bool parse_key(const char *hex, struct gr_job_note *note)
+{
+    size_t n = 0;
+    note->has_key = hex[0] != '\0';
+    return !note->has_key || (sodium_hex2bin(note->key, sizeof(note->key), hex, strlen(hex), NULL, &n, NULL) == 0 &&
+                              n == sizeof(note->key));
+}
+
+static bool parse(json_t *j, const char *job, struct gr_job_note *note)
+{
+    const char *of = NULL, *key = NULL;
+    json_t *addresses = NULL;
+    int version = 0;
+    if (json_unpack(j, "{s:i, s:s, s:o, s:s}", "version", &version, "job", &of, "addresses", &addresses, "key", &key) !=
+            0 ||
+        version != 1 || strcmp(of, job) != 0 || !json_is_array(addresses) || !parse_key(key, note)) {
+        return false;
+    }
+    note->n_address = 0;
+    for (size_t i = 0; i < json_array_size(addresses) && note->n_address < GR_JOB_ADDRESS_MAX; i++) {
+        const char *a = json_string_value(json_array_get(addresses, i));
+        if (a != NULL && strlen(a) < sizeof(note->address[0])) {
+            strcpy(note->address[note->n_address++], a);
+        }
+    }
+    return note->n_address > 0;
+}
+
+/* Only its owner can have written it: the folder is closed to others. */
+static bool read_one(const char *path, const char *job, struct gr_job_note *note, struct timespec *when_out)
+{
+    char text[NOTE_BYTES_MAX];
+    struct stat sb;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        return false;
+    }
+    const ssize_t n = read(fd, text, sizeof(text));
+    const bool good = fstat(fd, &sb) == 0 && sb.st_uid == geteuid() && n > 0 && n < (ssize_t)sizeof(text);
+    close(fd);
+    json_t *j = good ? json_loadb(text, (size_t)n, 0, NULL) : NULL;
+    const bool taken = j != NULL && parse(j, job, note);
+    json_decref(j);
+    *when_out = sb.st_mtim;
+    return taken;
+}
+
+static bool is_newer(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec != b->tv_sec ? a->tv_sec > b->tv_sec : a->tv_nsec > b->tv_nsec;
+}
+
+int gr_job_dir_read(const char *dir, const char *job, struct gr_job_note notes[GR_JOB_NOTE_MAX])
+{
+    struct timespec when[GR_JOB_NOTE_MAX];
+    DIR *d = opendir(dir);
+    int n = 0;
+    for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL && n < GR_JOB_NOTE_MAX; e = readdir(d)) {
+        struct gr_job_note note = {.n_address = 0};
+        struct timespec at;
+        if (!is_of_job(e->d_name, job) || strlen(e->d_name) > NAME_MAX - 8 ||
+            snprintf(note.name, sizeof(note.name), "%s/%s", dir, e->d_name) >= PATH_MAX ||
+            !read_one(note.name, job, &note, &at)) {
+            continue;
+        }
+        int i = n++;
+        for (; i > 0 && is_newer(&at, &when[i - 1]); i--) {
+            notes[i] = notes[i - 1];
+            when[i] = when[i - 1];
+        }
+        notes[i] = note;
+        when[i] = at;
+    }
+    if (d != NULL) {
+        closedir(d);
+    }
+    return n;
+}

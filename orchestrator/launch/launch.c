@@ -1,0 +1,223 @@
+/* `graft launch`: one rank of a job, whichever launcher has started it. */
+#include "orchestrator/launch/launch.h"
+
+#include "common/base/device.h"
+#include "common/base/log.h"
+#include "common/process/program.h"
+#include "orchestrator/cli/remote.h"
+#include "orchestrator/cli/yaml_config.h"
+#include "orchestrator/launch/facts.h"
+#include "orchestrator/launch/gpu.h"
+#include "orchestrator/launch/job.h"
+
+#include <assert.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the options ---- */
+
+static int load(struct gr_options *o, int argc, char **argv, struct gr_yaml_config *yaml[2])
+{
+    gr_options_default(o, GR_CMD_LAUNCH);
+    const int status = gr_options_load(o, argc, argv, &yaml[0]);
+    if (status >= 0 || o->plan == NULL) {
+        return status;
+    }
+    const enum gr_status st = gr_yaml_config_load(o->plan, &o->values, &yaml[1]);
+    return st == GR_OK ? -1 : gr_program_refused(st == GR_EFORMAT ? GR_EINVAL : st);
+}
+
+/* The workers are of different hosts, so that what two of one host may not do says nothing here. */
+static enum gr_status plan_worker(struct gr_job *j)
+{
+    const int target = j->o.target_device, draft = j->o.draft_device;
+    if (j->o.transport == GR_CHOICE_LOOP) {
+        log_error("--transport loop: target and drafter are of different ranks");
+        return GR_EINVAL;
+    }
+    j->o.targets.n = j->o.drafts.n = 0; /* the roles have taken them */
+    j->o.target_device = j->o.draft_device = GR_DEVICE_CPU;
+    const enum gr_status st = j->who.rank == 0 ? GR_OK : gr_plan_local(&j->o, &j->plan);
+    j->o.target_device = target;
+    j->o.draft_device = draft;
+    j->plan.target_tuned = j->plan.draft_tuned = j->o.tuned != NULL;
+    return st;
+}
+
+static bool has_drafter(const struct gr_roles *r)
+{
+    for (int i = 0; i < r->n; i++) {
+        if (r->rank[i].role == GR_LAUNCH_DRAFT) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A head's target is told of the head; without a drafter among the roles there is none. */
+static enum gr_status read_roles(struct gr_job *j)
+{
+    struct gr_options *o = &j->o;
+    GR_TRY(gr_roles_read(o, &j->roles));
+    if (!has_drafter(&j->roles)) {
+        o->draft = NULL;
+        o->method = GR_UNSET;
+    } else if (o->method == GR_METHOD_NONE) {
+        log_error("%s has drafters, and --method none has none", j->roles.from);
+        return GR_EINVAL;
+    }
+    return gr_roles_check(&j->roles, &j->who, o->model != NULL, o->draft != NULL);
+}
+
+/* ---- this rank ---- */
+
+static enum gr_status find_self(struct gr_job *j)
+{
+    static_assert((int)GR_CHOICE_RANKS_NONE == (int)GR_RANKS_NONE && (int)GR_CHOICE_RANKS_PMI == (int)GR_RANKS_PMI,
+                  "--ranks' choices are enum gr_ranks");
+    char host[80] = "?";
+    (void)gethostname(host, sizeof(host) - 1);
+    GR_TRY(gr_who_am_i((enum gr_ranks)j->o.ranks, j->env, host, &j->who));
+    if (j->who.one_host && strcmp(j->who.job, "pmi-") == 0) {
+        snprintf(j->who.job, sizeof(j->who.job), "pmi-s%d", (int)getsid(0)); /* mpiexec gives its jobs no name */
+    }
+    return GR_OK;
+}
+
+/* What tells machines apart: several of Slurm's nodes may be one machine, in tests. */
+static void name_node(struct gr_job *j)
+{
+    char id[48];
+    gr_host_id(id);
+    snprintf(j->self.node, sizeof(j->self.node), "%.47s/%.30s", id, j->who.host);
+}
+
+static void introduce(const struct gr_job *j)
+{
+    const struct gr_who *w = &j->who;
+    dprintf(STDERR_FILENO, "graft launch: rank %d of %d on host %s: %s (ranks by %s%s%s%s%s)\n", w->rank, w->size,
+            w->host, gr_launch_role_name(j->roles.rank[w->rank].role), gr_ranks_name(w->source),
+            w->said[0] != '\0' ? ": " : "", w->said, w->beside[0] != '\0' ? "; " : "", w->beside);
+}
+
+static enum gr_status find_gpus(struct gr_job *j)
+{
+    const struct gr_launch_rank *own = &j->roles.rank[j->who.rank];
+    const int asked = own->has_device                 ? own->device
+                      : own->role == GR_LAUNCH_TARGET ? j->o.target_device
+                                                      : j->o.draft_device;
+    j->self.wants_gpu = own->role != GR_LAUNCH_SERVE && asked == GR_DEVICE_LOCAL;
+    return j->self.wants_gpu && !j->o.dry_run && !j->o.print_command ? gr_launch_gpus(&j->self) : GR_OK;
+}
+
+/* The key of GRAFT_KEY and its kin. None: rank 0 draws one. */
+static enum gr_status find_key(struct gr_job *j)
+{
+    const char *variable = getenv("GRAFT_KEY");
+    j->with_key = j->o.key_file != NULL || (variable != NULL && variable[0] != '\0');
+    return j->with_key ? gr_remote_key(&j->o, j->key) : GR_OK;
+}
+
+static void keep_environment(struct gr_job *j)
+{
+    extern char **environ;
+    size_t n = 0;
+    while (environ[n] != NULL) {
+        n++;
+    }
+    j->env = calloc(n + 1, sizeof(*j->env));
+    GR_ASSERT(j->env != NULL);
+    memcpy(j->env, environ, n * sizeof(*j->env)); /* the strings stay where they are */
+}
+
+static enum gr_status prepare(struct gr_job *j)
+{
+    keep_environment(j);
+    randombytes_buf(&j->self.incarnation, sizeof(j->self.incarnation));
+    GR_TRY(find_self(j));
+    GR_TRY(read_roles(j));
+    introduce(j);
+    name_node(j);
+    j->facts = gr_launch_facts(&j->o, &j->roles, j->env);
+    GR_TRY(plan_worker(j));
+    return find_gpus(j);
+}
+
+/* ---- what is only shown ---- */
+
+/* As a shell would read it. */
+static void print_quoted(const char *word)
+{
+    const bool plain =
+        word[0] != '\0' && word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                             "_-./:=,@%+")] == '\0';
+    if (plain) {
+        fputs(word, stdout);
+        return;
+    }
+    putchar('\'');
+    for (; *word != '\0'; word++) {
+        fputs(*word == '\'' ? "'\\''" : (const char[]){*word, '\0'}, stdout);
+    }
+    putchar('\'');
+}
+
+static enum gr_status print_command(struct gr_job *j)
+{
+    static struct gr_worker_line line;
+    if (j->who.rank == 0) {
+        printf("graft serve --control ANY:0");
+        for (int i = 0; i < j->o.command.n; i++) {
+            fputs(i == 0 ? "; " : " ", stdout);
+            print_quoted(j->o.command.word[i]);
+        }
+        putchar('\n');
+        return GR_OK;
+    }
+    GR_TRY(gr_job_line(j, "RANK0:PORT", j->roles.rank[j->who.rank].role == GR_LAUNCH_TARGET ? "OWN:0" : NULL,
+                       GR_DEVICE_LOCAL, &line));
+    for (int i = 0; line.args.argv[i] != NULL; i++) {
+        const char *word = line.args.argv[i];
+        const char *slash = i == 0 ? strrchr(word, '/') : NULL;
+        fputs(i > 0 ? " " : "", stdout);
+        print_quoted(slash != NULL ? slash + 1 : word);
+    }
+    printf(" --supervise\n");
+    return GR_OK;
+}
+
+static int run(struct gr_job *j)
+{
+    enum gr_status st = prepare(j);
+    if (st != GR_OK || j->o.dry_run) {
+        return st == GR_OK ? 0 : gr_program_refused(st);
+    }
+    if (j->o.print_command) {
+        return gr_program_refused(print_command(j)) == 1 ? 0 : 2;
+    }
+    st = find_key(j);
+    st = st == GR_OK ? gr_where_choose(&j->o, &j->who, j->with_key, j->env, &j->where) : st;
+    st = st == GR_OK && j->where.dir[0] != '\0' ? gr_job_dir_open(j->where.dir) : st;
+    if (st != GR_OK) {
+        return gr_program_refused(st);
+    }
+    return j->who.rank == 0 ? gr_job_lead(j) : gr_job_follow(j);
+}
+
+int gr_command_launch(int argc, char **argv)
+{
+    static struct gr_job j;
+    struct gr_yaml_config *yaml[2] = {NULL, NULL};
+    j.child = j.children.signal_fd = -1;
+    int status = load(&j.o, argc, argv, yaml);
+    if (status < 0) {
+        status = run(&j);
+    }
+    free(j.env);
+    gr_yaml_config_destroy(yaml[0]);
+    gr_yaml_config_destroy(yaml[1]);
+    return status;
+}

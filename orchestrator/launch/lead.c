@@ -1,0 +1,631 @@
+/* Rank 0: the rendezvous, the orchestrator as a child, the command, and the end of the job. */
+#include "orchestrator/launch/job.h"
+
+#include "common/base/address.h"
+#include "common/base/clock.h"
+#include "common/base/device.h"
+#include "common/base/log.h"
+#include "common/process/child_args.h"
+#include "common/process/program.h"
+#include "orchestrator/launch/command.h"
+#include "orchestrator/launch/link.h"
+#include "transport/connect/gate.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define TELL_NS (30 * GR_S)  /* between lines about who is missing */
+#define STRANGERS 64         /* links whose hello has not come yet */
+#define HELLO_NS (10 * GR_S) /* so long they may take */
+#define LEAVE_NS (5 * GR_S)  /* the other ranks, once they know that the job is over */
+#define SAME_SIGNAL_NS GR_S  /* several senders signal all processes of a job at once: that is one signal */
+#define N_OWN 5              /* descriptors that are polled beside links */
+
+static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 5 * GR_S}, .status_0_ends = true};
+
+struct stranger {
+    struct gr_link link;
+    uint64_t since_ns;
+};
+
+struct lead {
+    struct gr_job *j;
+    struct gr_launch_table table;
+    struct gr_link *link; /* of each rank */
+    struct stranger stranger[STRANGERS];
+    struct gr_gate *gate;
+    struct gr_hello self;
+    struct gr_job_note note;
+    struct pollfd *polled;
+    char control[64], connect[64], key_hex[2 * GR_KEY_BYTES + 1];
+    int wake_fd, user_fd;
+    int ready_fd, ready_write_fd; /* the orchestrator writes its address there */
+    int port;                     /* the orchestrator's; 0: not known yet */
+    bool gone, up;                /* the others were told to go; all roles have come up */
+    pid_t command;                /* 0: does not run */
+    bool ending, at_once, served; /* the job ends; at once; the orchestrator has ended */
+    bool told_end;
+    int status;
+    uint64_t begin_ns, signal_ns, end_ns, leave_ns;
+};
+
+/* ---- the end ---- */
+
+/* The first reason counts. The orchestrator lets its turns finish and tells the workers; the others hear of the end
+ * when it is through. */
+static void end_job(struct lead *d, int status)
+{
+    if (d->ending) {
+        return;
+    }
+    d->ending = true;
+    d->status = status;
+    d->end_ns = gr_clock_ns() + (uint64_t)d->j->o.grace;
+    if (d->j->child >= 0 && !d->served) {
+        gr_children_signal(&d->j->children, SIGTERM);
+    }
+    if (d->command > 0) {
+        kill(d->command, SIGTERM);
+    }
+}
+
+static void tell_end(struct lead *d)
+{
+    d->told_end = true;
+    d->leave_ns = gr_clock_ns() + LEAVE_NS;
+    for (int i = 0; i < d->j->roles.n; i++) {
+        if (gr_link_is_open(&d->link[i]) &&
+            gr_link_send(&d->link[i], json_pack("{s:s, s:i}", "type", "end", "status", d->status)) != GR_OK) {
+            gr_link_close(&d->link[i]);
+        }
+    }
+}
+
+/* A second signal that is not the same one from another sender ends at once. */
+static void interrupt(struct lead *d, int number)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    const bool again = d->signal_ns != 0 && now_ns > d->signal_ns + SAME_SIGNAL_NS;
+    if (d->signal_ns == 0) {
+        d->signal_ns = now_ns;
+    }
+    if (again) {
+        d->at_once = true;
+    }
+    if (d->command > 0) {
+        kill(d->command, number); /* its end is the job's; its status, too */
+        d->end_ns = now_ns + (uint64_t)d->j->o.grace;
+        return;
+    }
+    end_job(d, d->up ? 0 : GR_EXIT_SIGNAL + number);
+}
+
+/* ---- hello ---- */
+
+static void send_no(struct gr_link *l, const char *why, bool other_job)
+{
+    if (gr_link_send(l, json_pack("{s:s, s:s, s:b}", "type", "no", "why", why, "other_job", other_job)) != GR_OK) {
+        log_info("who was refused did not wait for it");
+    }
+    gr_link_close(l);
+}
+
+static void send_go(struct lead *d, int rank)
+{
+    json_t *go = json_pack("{s:s, s:i, s:i}", "type", "go", "port", d->port, "device", d->table.rank[rank].device);
+    if (gr_link_send(&d->link[rank], go) != GR_OK) {
+        gr_link_close(&d->link[rank]);
+    }
+}
+
+/* One that comes again while the job runs is told to go at once. */
+static void admit(struct lead *d, int rank, struct gr_link *l)
+{
+    const struct gr_launch_entry *e = &d->table.rank[rank];
+    if (gr_link_is_open(&d->link[rank])) {
+        gr_link_close(&d->link[rank]);
+    }
+    d->link[rank] = *l;
+    *l = (struct gr_link){.fd = -1};
+    log_info("rank %d on host %s has said hello", rank, e->host);
+    if (d->gone) {
+        send_go(d, rank);
+    }
+}
+
+static void greet(struct lead *d, struct gr_link *l, json_t *hello)
+{
+    char why[512];
+    int rank = -1;
+    const enum gr_status st = gr_launch_table_hello(&d->table, hello, &rank, why);
+    if (st == GR_OK) {
+        admit(d, rank, l);
+        return;
+    }
+    send_no(l, why, st == GR_ENOTFOUND);
+    if (st == GR_EMISMATCH && !d->gone) { /* a job that has not begun cannot begin like this */
+        log_error("%s", why);
+        end_job(d, 1);
+    }
+}
+
+static void hear_stranger(struct lead *d, struct stranger *s, uint64_t now_ns)
+{
+    json_t *m = NULL;
+    const enum gr_status st = gr_link_recv(&s->link, &m);
+    if (st == GR_OK) {
+        greet(d, &s->link, m);
+        json_decref(m);
+    } else if (st != GR_AGAIN || now_ns > s->since_ns + HELLO_NS) {
+        gr_link_close(&s->link);
+    }
+}
+
+static void take_arrivals(struct lead *d, uint64_t now_ns)
+{
+    struct gr_arrival a;
+    uint64_t count;
+    (void)!read(d->wake_fd, &count, sizeof(count));
+    gr_gate_accept(d->gate, now_ns);
+    while (gr_gate_take(d->gate, &a)) {
+        int i = 0;
+        while (i < STRANGERS && gr_link_is_open(&d->stranger[i].link)) {
+            i++;
+        }
+        if (i == STRANGERS || gr_link_open(&d->stranger[i].link, a.fd) != GR_OK) {
+            close(a.fd); /* it comes again */
+            continue;
+        }
+        d->stranger[i].since_ns = now_ns;
+    }
+}
+
+/* ---- the ranks ---- */
+
+static bool other_target(const struct lead *d, int rank)
+{
+    for (int i = 0; i < d->j->roles.n; i++) {
+        if (i != rank && d->j->roles.rank[i].role == GR_LAUNCH_TARGET && d->table.rank[i].state == GR_LAUNCH_UP) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What a rank's end means is its role's to say: a job goes on without a drafter, and with another target. */
+static void lose_rank(struct lead *d, int rank, const char *how)
+{
+    struct gr_launch_entry *e = &d->table.rank[rank];
+    const enum gr_launch_role role = d->j->roles.rank[rank].role;
+    const bool was_up = e->state == GR_LAUNCH_UP;
+    gr_link_close(&d->link[rank]);
+    e->state = GR_LAUNCH_ABSENT;
+    if (d->ending) {
+        return;
+    }
+    log_warn("rank %d (%s) on host %s %s%s", rank, gr_launch_role_name(role), e->host, how,
+             !d->up                    ? ""
+             : role == GR_LAUNCH_DRAFT ? "; the job goes on without it"
+                                       : "");
+    if (d->up && was_up && role == GR_LAUNCH_TARGET && !other_target(d, rank)) {
+        log_error("no target is left; ending");
+        end_job(d, 1);
+    }
+}
+
+static void hear_rank(struct lead *d, int rank)
+{
+    json_t *m = NULL;
+    const enum gr_status st = gr_link_recv(&d->link[rank], &m);
+    const char *type = st == GR_OK ? gr_link_type(m) : "";
+    if (st == GR_AGAIN) {
+        return;
+    }
+    if (st != GR_OK) {
+        lose_rank(d, rank, "is gone");
+    } else if (strcmp(type, "up") == 0) {
+        d->table.rank[rank].state = GR_LAUNCH_UP;
+    } else if (strcmp(type, "signal") == 0) {
+        if (d->signal_ns == 0) {
+            interrupt(d, gr_link_int(m, "number", SIGTERM));
+        }
+    } else if (strcmp(type, "failed") == 0) {
+        lose_rank(d, rank, "cannot run its worker");
+        if (!d->up) {
+            end_job(d, GR_MAX(gr_link_int(m, "status", 1), 1));
+        }
+    }
+    json_decref(m);
+}
+
+/* ---- the orchestrator ---- */
+
+static enum gr_status open_ready(struct lead *d)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) {
+        log_error("pipe: %s", strerror(errno));
+        return GR_EIO;
+    }
+    d->ready_fd = fds[0];
+    d->ready_write_fd = fds[1];
+    (void)fcntl(d->ready_fd, F_SETFL, O_NONBLOCK);
+    (void)fcntl(d->ready_write_fd, F_SETFD, 0); /* the orchestrator inherits it */
+    return GR_OK;
+}
+
+/* What `graft serve' takes of what was asked for; the rest is the workers'. */
+static bool is_for_serve(const struct gr_option *r)
+{
+    return gr_option_is_for(r, GR_CMD_SERVE) && gr_option_is_for(r, GR_CMD_LAUNCH) &&
+           (r->refused & GR_WITHOUT_SPAWN) == 0 && r->kind != GR_KIND_WORKERS &&
+           r->at != gr_option_rows[GR_OPTION_control].at && r->at != gr_option_rows[GR_OPTION_config].at &&
+           r->at != gr_option_rows[GR_OPTION_key_file].at;
+}
+
+static enum gr_status start_serve(struct lead *d)
+{
+    const struct gr_options *o = &d->j->o;
+    static struct gr_worker_line line;
+    char ready[32];
+    line.n = 0;
+    gr_child_args_begin(&line.args, gr_program_sibling("graft"));
+    gr_child_args_add_flag(&line.args, "serve", true);
+    gr_child_args_add(&line.args, "--control", d->control);
+    snprintf(ready, sizeof(ready), "/dev/fd/%d", d->ready_write_fd);
+    gr_child_args_add(&line.args, "--ready-file", ready);
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        const struct gr_option *r = &gr_option_rows[i];
+        const char *value = NULL;
+        if (o->values.source[i] == GR_FROM_DEFAULT || !is_for_serve(r) ||
+            (value = gr_option_text(&o->values, r, line.value[line.n])) == NULL) {
+            continue;
+        }
+        snprintf(line.name[line.n], sizeof(line.name[0]), "--%s", r->name);
+        if (r->kind == GR_KIND_FLAG) {
+            gr_child_args_add_flag(&line.args, line.name[line.n], strcmp(value, "true") == 0);
+        } else {
+            gr_child_args_add(&line.args, line.name[line.n], value);
+        }
+        line.n++;
+    }
+    gr_options_clear_environment();
+    return gr_children_start(&d->j->children, "orchestrator", line.args.argv, &rule, &d->j->child);
+}
+
+/* Another life of it takes the port of the first: the workers look for it there. */
+static void keep_port(struct lead *d)
+{
+    struct gr_child *k = &d->j->children.child[d->j->child];
+    for (int i = 0; k->argv[i] != NULL; i++) {
+        char address[80];
+        const char *colon = strrchr(d->control, ':');
+        if (strcmp(k->argv[i], d->control) == 0) {
+            snprintf(address, sizeof(address), "%.*s:%d", (int)(colon - d->control), d->control, d->port);
+            char *copy = strdup(address);
+            if (copy != NULL) {
+                free(k->argv[i]);
+                k->argv[i] = copy;
+            }
+            return;
+        }
+    }
+}
+
+static void take_ready(struct lead *d)
+{
+    char text[128];
+    struct gr_address a;
+    const ssize_t n = read(d->ready_fd, text, sizeof(text) - 1);
+    if (n <= 0 || d->port != 0) {
+        return;
+    }
+    text[n] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    if (gr_address_parse("the orchestrator's address", text, 1, &a) != GR_OK) {
+        end_job(d, 1);
+        return;
+    }
+    d->port = a.port;
+    d->table.rank[0].state = GR_LAUNCH_UP;
+    snprintf(d->connect, sizeof(d->connect), "127.0.0.1:%d", d->port);
+    keep_port(d);
+}
+
+static void watch_children(struct lead *d)
+{
+    int number = 0, index = -1;
+    const enum gr_child_event e = gr_children_poll(&d->j->children, &number, &index);
+    const int handed_on = gr_job_user_signal();
+    if (handed_on != 0) {
+        gr_children_signal(&d->j->children, handed_on);
+        if (d->command > 0) {
+            kill(d->command, handed_on);
+        }
+    }
+    if (number != 0) {
+        interrupt(d, number);
+    }
+    if (e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP || (e == GR_CHILD_RESTARTED && d->ending)) {
+        const int status = e == GR_CHILD_GIVEN_UP ? GR_MAX(d->j->children.child[index].exit_status, 1) : d->up ? 0 : 1;
+        d->served = true;
+        end_job(d, status);
+    }
+}
+
+/* ---- the command ---- */
+
+static void start_command(struct lead *d)
+{
+    const struct gr_job *j = d->j;
+    if (gr_command_start(&j->o.command, j->env, d->connect, d->key_hex, &d->command) != GR_OK) {
+        end_job(d, 1);
+    }
+}
+
+static void watch_command(struct lead *d)
+{
+    const int status = d->command > 0 ? gr_command_ended(d->command) : -1;
+    if (status >= 0) {
+        d->command = 0;
+        end_job(d, status);
+    }
+}
+
+/* ---- the beginning ---- */
+
+static void go_on(struct lead *d)
+{
+    if (!d->gone && d->port != 0 && gr_launch_table_missing(&d->table, GR_LAUNCH_HERE) == 0) {
+        if (gr_launch_table_place(&d->table, d->j->o.share_gpu) != GR_OK) {
+            end_job(d, 1);
+            return;
+        }
+        d->gone = true;
+        for (int i = 1; i < d->j->roles.n; i++) {
+            send_go(d, i);
+        }
+    }
+    if (d->gone && !d->up && gr_launch_table_missing(&d->table, GR_LAUNCH_UP) == 0) {
+        d->up = true;
+        dprintf(STDERR_FILENO, "graft launch: all %d roles are up after %.1f s, the orchestrator at port %d\n",
+                d->j->roles.n, (double)(gr_clock_ns() - d->begin_ns) / 1e9, d->port);
+        if (d->j->o.command.n > 0) {
+            start_command(d);
+        }
+    }
+}
+
+static void look_at_clock(struct lead *d, uint64_t now_ns)
+{
+    char who[512];
+    const uint64_t waited_ns = now_ns - d->begin_ns;
+    const bool too_late = waited_ns >= (uint64_t)d->j->o.start_within;
+    if (d->up || d->ending || (!too_late && now_ns < d->table.told_ns + TELL_NS)) {
+        return;
+    }
+    d->table.told_ns = now_ns;
+    gr_launch_table_who(&d->table, d->gone ? GR_LAUNCH_UP : GR_LAUNCH_HERE, who);
+    if (!too_late) {
+        log_warn("%s for %d s", who, (int)(waited_ns / GR_S));
+        return;
+    }
+    log_error("%s for %d s (--start-within); ending", who, (int)(waited_ns / GR_S));
+    for (int i = 1; i < d->j->roles.n; i++) {
+        if (gr_link_is_open(&d->link[i]) && !d->gone) {
+            send_no(&d->link[i], who, false);
+        }
+    }
+    end_job(d, 1);
+}
+
+/* ---- the loop ---- */
+
+static int fill_polled(struct lead *d, uint64_t now_ns)
+{
+    struct pollfd *p = d->polled;
+    int n = 0;
+    p[n++] = (struct pollfd){.fd = d->j->children.signal_fd, .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = d->user_fd, .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = d->wake_fd, .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = gr_gate_poll_fd(d->gate, now_ns), .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = d->ready_fd, .events = POLLIN};
+    for (int i = 0; i < STRANGERS; i++) {
+        p[n++] = (struct pollfd){.fd = d->stranger[i].link.fd, .events = POLLIN};
+    }
+    for (int i = 0; i < d->j->roles.n; i++) {
+        p[n++] = (struct pollfd){.fd = d->link[i].fd, .events = POLLIN};
+    }
+    return n;
+}
+
+static void turn(struct lead *d)
+{
+    const int restart_ms = gr_children_restart(&d->j->children, gr_clock_ns());
+    const int most_ms = d->signal_ns != 0 || d->ending ? 100 : 500;
+    const int n = fill_polled(d, gr_clock_ns());
+    (void)poll(d->polled, (nfds_t)n, restart_ms >= 0 ? GR_MIN(restart_ms, most_ms) : most_ms);
+    const uint64_t now_ns = gr_clock_ns();
+    take_ready(d);
+    take_arrivals(d, now_ns);
+    for (int i = 0; i < STRANGERS; i++) {
+        if (gr_link_is_open(&d->stranger[i].link)) {
+            hear_stranger(d, &d->stranger[i], now_ns);
+        }
+    }
+    for (int i = 0; i < d->j->roles.n; i++) {
+        if (gr_link_is_open(&d->link[i])) {
+            hear_rank(d, i);
+        }
+    }
+    watch_children(d);
+    watch_command(d);
+    look_at_clock(d, now_ns);
+    if (!d->ending) {
+        go_on(d);
+    }
+}
+
+static bool any_link(const struct lead *d)
+{
+    for (int i = 0; i < d->j->roles.n; i++) {
+        if (gr_link_is_open(&d->link[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_over(struct lead *d)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    const bool late = d->end_ns != 0 && now_ns > d->end_ns;
+    if (late && !d->ending) { /* the command did not heed its signal */
+        end_job(d, GR_EXIT_SIGNAL + SIGTERM);
+    }
+    if (!d->ending) {
+        return false;
+    }
+    if (!d->told_end && (d->served || late || d->at_once || d->j->child < 0)) {
+        tell_end(d);
+    }
+    return d->at_once || (d->told_end && (!any_link(d) || now_ns > d->leave_ns));
+}
+
+static void run(struct lead *d)
+{
+    while (!is_over(d)) {
+        turn(d);
+    }
+    if (!d->told_end) {
+        tell_end(d);
+    }
+    if (d->command > 0) {
+        kill(d->command, SIGKILL);
+    }
+}
+
+/* ---- start and finish ---- */
+
+static enum gr_status make_key(struct lead *d)
+{
+    struct gr_job *j = d->j;
+    if (!j->with_key) {
+        GR_TRY(gr_key_random(j->key, d->key_hex));
+        memcpy(d->note.key, j->key, sizeof(j->key));
+        d->note.has_key = true;
+    }
+    sodium_bin2hex(d->key_hex, sizeof(d->key_hex), j->key, sizeof(j->key));
+    return GR_OK;
+}
+
+static enum gr_status open_gate(struct lead *d, int listen_fd)
+{
+    const struct gr_gate_config c = {.listen_fd = listen_fd,
+                                     .wake_fd = d->wake_fd,
+                                     .self = &d->self,
+                                     .key = d->j->key,
+                                     .timeout_ms = GR_ACCEPT_TIMEOUT_MS,
+                                     .forced = -1};
+    const enum gr_status st = gr_gate_create(&c, &d->gate);
+    if (st != GR_OK) {
+        close(listen_fd);
+    }
+    return st;
+}
+
+static enum gr_status listen_for_ranks(struct lead *d)
+{
+    const struct gr_where *w = &d->j->where;
+    char bound[64];
+    int fd = -1;
+    GR_TRY(gr_where_listen(w, &d->j->who, &fd, bound, &d->note));
+    GR_TRY(open_gate(d, fd));
+    snprintf(d->control, sizeof(d->control), "%.*s:0", (int)(strrchr(bound, ':') - bound), bound);
+    return w->dir[0] != '\0' ? gr_job_dir_write(w->dir, d->j->who.job, &d->note) : GR_OK;
+}
+
+static enum gr_status allocate(struct lead *d)
+{
+    const size_t n = (size_t)d->j->roles.n;
+    d->link = calloc(n, sizeof(*d->link));
+    d->polled = calloc(N_OWN + STRANGERS + n, sizeof(*d->polled));
+    if (d->link == NULL || d->polled == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    for (size_t i = 0; i < n; i++) {
+        d->link[i].fd = -1;
+    }
+    for (int i = 0; i < STRANGERS; i++) {
+        d->stranger[i].link.fd = -1;
+    }
+    return gr_launch_table_create(&d->j->roles, d->j->who.job, d->begin_ns, &d->table);
+}
+
+static enum gr_status greet_self(struct lead *d)
+{
+    char why[512];
+    int rank;
+    json_t *hello = gr_launch_hello(&d->j->who, &d->j->self, d->j->facts);
+    const enum gr_status st = hello != NULL ? gr_launch_table_hello(&d->table, hello, &rank, why) : GR_ENOMEM;
+    json_decref(hello);
+    return st;
+}
+
+static enum gr_status start(struct lead *d)
+{
+    GR_TRY(allocate(d));
+    GR_TRY(greet_self(d));
+    GR_TRY(make_key(d));
+    GR_TRY(gr_job_user_signals(&d->user_fd));
+    d->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (d->wake_fd < 0) {
+        log_error("eventfd: %s", strerror(errno));
+        return GR_EIO;
+    }
+    gr_job_self(d->j, &d->self);
+    GR_TRY(gr_children_init(&d->j->children, d->key_hex));
+    GR_TRY(listen_for_ranks(d));
+    GR_TRY(open_ready(d));
+    return start_serve(d);
+}
+
+static void finish(struct lead *d)
+{
+    gr_job_dir_remove(&d->note);
+    for (int i = 0; d->link != NULL && i < d->j->roles.n; i++) {
+        gr_link_close(&d->link[i]);
+    }
+    for (int i = 0; d->link != NULL && i < STRANGERS; i++) {
+        gr_link_close(&d->stranger[i].link);
+    }
+    gr_children_signal(&d->j->children, SIGTERM);
+    gr_children_finish(&d->j->children, d->at_once ? 0 : 2000);
+    if (d->gate != NULL) {
+        gr_gate_destroy(d->gate);
+    }
+    gr_launch_table_destroy(&d->table);
+    free(d->link);
+    free(d->polled);
+}
+
+int gr_job_lead(struct gr_job *j)
+{
+    static struct lead d;
+    d = (struct lead){
+        .j = j, .begin_ns = gr_clock_ns(), .wake_fd = -1, .ready_fd = -1, .ready_write_fd = -1, .user_fd = -1};
+    const enum gr_status st = start(&d);
+    if (st == GR_OK) {
+        run(&d);
+    }
+    finish(&d);
+    return st != GR_OK ? gr_program_refused(st) : d.status;
+}

@@ -1,0 +1,215 @@
+#include "orchestrator/launch/roles.h"
+
+#include "common/base/device.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/base/suggest.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const names[] = {"serve", "draft", "target"};
+
+const char *gr_launch_role_name(enum gr_launch_role role)
+{
+    return names[role];
+}
+
+/* ---- reading ---- */
+
+static enum gr_status add(struct gr_roles *r, const struct gr_launch_rank *rank, int64_t count)
+{
+    if (count > GR_LAUNCH_RANK_MAX - r->n) {
+        log_error("%s: more than %d ranks", r->from, GR_LAUNCH_RANK_MAX);
+        return GR_EINVAL;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        r->rank[r->n++] = *rank;
+    }
+    return GR_OK;
+}
+
+static enum gr_status unknown_role(const char *word, size_t len)
+{
+    struct gr_suggest near = {.word = word, .len = len};
+    char meant[96];
+    for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
+        gr_suggest_offer(&near, names[i]);
+    }
+    gr_suggest_text(&near, "", meant, sizeof(meant));
+    log_error("--roles: `%.*s' is no role (serve, draft, target)%s", (int)len, word, meant);
+    return GR_EINVAL;
+}
+
+/* "draft:2", of len bytes. */
+static enum gr_status read_one(const char *text, size_t len, struct gr_roles *r)
+{
+    const char *colon = memchr(text, ':', len);
+    const size_t word = colon != NULL ? (size_t)(colon - text) : len;
+    int64_t count = 1;
+    char number[16];
+    if (colon != NULL) {
+        snprintf(number, sizeof(number), "%.*s", (int)GR_MIN(len - word - 1, sizeof(number) - 1), colon + 1);
+    }
+    for (int role = 0; role < (int)GR_ARRAY_LEN(names); role++) {
+        if (strlen(names[role]) != word || memcmp(names[role], text, word) != 0) {
+            continue;
+        }
+        if (colon != NULL && !gr_parse_int(number, 1, GR_LAUNCH_RANK_MAX, &count)) {
+            log_error("--roles: %.*s: ROLE:N is wanted, N from 1 to %d", (int)len, text, GR_LAUNCH_RANK_MAX);
+            return GR_EINVAL;
+        }
+        return add(r, &(struct gr_launch_rank){.role = (enum gr_launch_role)role}, count);
+    }
+    return unknown_role(text, word);
+}
+
+static enum gr_status read_text(const char *text, struct gr_roles *r)
+{
+    for (;;) {
+        const size_t len = strcspn(text, ",");
+        GR_TRY(read_one(text, len, r));
+        if (text[len] == '\0') {
+            return GR_OK;
+        }
+        text += len + 1;
+    }
+}
+
+static enum gr_status read_list(const struct gr_option_workers *list, enum gr_launch_role role, struct gr_roles *r)
+{
+    for (int i = 0; i < list->n; i++) {
+        const struct gr_option_worker *w = &list->item[i];
+        const struct gr_launch_rank rank = {
+            .role = role, .host = w->host, .device = w->device, .has_device = w->has_device};
+        if (w->tp != 1) {
+            log_error("%s: tp %d: this version runs each %s in one process", r->from, (int)w->tp, names[role]);
+            return GR_EINVAL;
+        }
+        GR_TRY(add(r, &rank, w->count));
+    }
+    return GR_OK;
+}
+
+/* What no launcher can make good. */
+static enum gr_status check_table(const struct gr_roles *r)
+{
+    bool target = false;
+    for (int i = 0; i < r->n; i++) {
+        const bool serves = r->rank[i].role == GR_LAUNCH_SERVE;
+        target = target || r->rank[i].role == GR_LAUNCH_TARGET;
+        if (serves && i > 0) {
+            log_error("%s: rank %d is an orchestrator (serve), and rank 0 is one; a job has one, as rank 0", r->from,
+                      i);
+            return GR_EINVAL;
+        }
+        if (!serves && i == 0) {
+            log_error("%s: rank 0 is a %s; rank 0 is the orchestrator: begin with serve:1", r->from,
+                      names[r->rank[0].role]);
+            return GR_EINVAL;
+        }
+    }
+    if (!target) {
+        log_error("%s: there is no target; nothing generates without one", r->from);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out)
+{
+    const bool lists = o->targets.n > 0 || o->drafts.n > 0;
+    out->n = 0;
+    out->from = o->roles != NULL ? "--roles" : o->plan != NULL ? o->plan : "--config";
+    if (o->roles != NULL && lists) {
+        log_error("--roles and the lists targets and drafts of %s both say who does what; one of them is enough",
+                  o->plan != NULL ? o->plan : "the YAML file");
+        return GR_EINVAL;
+    }
+    if (o->roles == NULL && !lists) {
+        log_error("who does what? --roles serve:1,draft:1,target:1, or --plan F.yaml with lists targets and drafts");
+        return GR_EINVAL;
+    }
+    if (o->roles != NULL) {
+        GR_TRY(read_text(o->roles, out));
+    } else {
+        GR_TRY(add(out, &(struct gr_launch_rank){.role = GR_LAUNCH_SERVE}, 1));
+        GR_TRY(read_list(&o->targets, GR_LAUNCH_TARGET, out));
+        GR_TRY(read_list(&o->drafts, GR_LAUNCH_DRAFT, out));
+    }
+    return check_table(out);
+}
+
+/* ---- the job that was started ---- */
+
+static enum gr_status check_size(const struct gr_roles *r, const struct gr_who *w)
+{
+    const char *source = gr_ranks_name(w->source);
+    if (w->size == r->n && w->rank < r->n) {
+        return GR_OK;
+    }
+    if (w->rank >= r->n || w->size > r->n) {
+        log_error("rank %d on host %s: there are more ranks than roles: %s has %d roles, %s has started %d ranks",
+                  w->rank, w->host, r->from, r->n, source, GR_MAX(w->size, w->rank + 1));
+    } else {
+        log_error(
+            "rank %d on host %s: there are more roles than ranks: %s has %d roles, and %s has started %d; rank %d "
+            "(%s) has no process",
+            w->rank, w->host, r->from, r->n, source, w->size, w->size, names[r->rank[w->size].role]);
+    }
+    return GR_EINVAL;
+}
+
+enum gr_status gr_roles_check(const struct gr_roles *r, struct gr_who *w, bool with_model, bool with_draft)
+{
+    w->size = w->size == 0 ? r->n : w->size;
+    GR_TRY(check_size(r, w));
+    const struct gr_launch_rank *own = &r->rank[w->rank];
+    if (!with_model && own->role == GR_LAUNCH_TARGET) {
+        log_error("rank %d on host %s: a target needs a model: --model DIR, GRAFT_MODEL or target.model", w->rank,
+                  w->host);
+        return GR_EINVAL;
+    }
+    if (!with_draft && own->role == GR_LAUNCH_DRAFT) {
+        log_error("rank %d on host %s: a drafter needs a model: --draft DIR, GRAFT_DRAFT or draft.model", w->rank,
+                  w->host);
+        return GR_EINVAL;
+    }
+    if (own->host != NULL && strcmp(own->host, w->host) != 0) {
+        log_error("rank %d on host %s: %s puts this %s on host %s; place the ranks so (srun -m arbitrary -w, mpirun "
+                  "--rankfile)",
+                  w->rank, w->host, r->from, names[own->role], own->host);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+/* ---- to compare ---- */
+
+static bool same(const struct gr_launch_rank *a, const struct gr_launch_rank *b)
+{
+    const bool hosts = a->host == b->host || (a->host != NULL && b->host != NULL && strcmp(a->host, b->host) == 0);
+    return a->role == b->role && hosts && a->has_device == b->has_device && a->device == b->device;
+}
+
+void gr_roles_text(const struct gr_roles *r, char *text, size_t text_bytes)
+{
+    size_t at = 0;
+    int n = 1;
+    text[0] = '\0';
+    for (int i = 0; i < r->n; i += n) {
+        const struct gr_launch_rank *k = &r->rank[i];
+        for (n = 1; i + n < r->n && same(k, &r->rank[i + n]); n++) {
+        }
+        char device[24] = "";
+        if (k->has_device) {
+            snprintf(device, sizeof(device), "=%d", k->device);
+        }
+        at += (size_t)snprintf(text + at, text_bytes - at, "%s%s:%d%s%.64s%s", i > 0 ? "," : "", names[k->role], n,
+                               k->host != NULL ? "@" : "", k->host != NULL ? k->host : "", device);
+        if (at + 160 > text_bytes) {
+            snprintf(text + at, text_bytes - at, "... %d ranks", r->n);
+            return;
+        }
+    }
+}

@@ -1,0 +1,36 @@
+/* What each rank of a job is: by --roles, or by the lists of workers of a plan. Pure but for the log. */
+#ifndef GR_ORCHESTRATOR_LAUNCH_ROLES_H
+#define GR_ORCHESTRATOR_LAUNCH_ROLES_H
+
+#include "common/options/options.h"
+#include "orchestrator/launch/who.h"
+
+#define GR_LAUNCH_RANK_MAX 1024 /* ranks of a job, at most */
+
+enum gr_launch_role { GR_LAUNCH_SERVE, GR_LAUNCH_DRAFT, GR_LAUNCH_TARGET };
+
+struct gr_launch_rank {
+    enum gr_launch_role role;
+    const char *host; /* where the plan puts it; NULL: anywhere. Borrowed from the options */
+    int device;       /* of has_device: an index, GR_DEVICE_CPU or GR_DEVICE_LOCAL */
+    bool has_device;
+};
+
+struct gr_roles {
+    struct gr_launch_rank rank[GR_LAUNCH_RANK_MAX];
+    int n;
+    const char *from; /* "--roles" or the plan, for messages */
+};
+
+/* By --roles, else by the lists targets and drafts. GR_EINVAL (logged): both, neither, a word that is no role, rank 0
+ * is no orchestrator or another one is, no target, more than GR_LAUNCH_RANK_MAX, a group of several ranks. */
+GR_NODISCARD enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out);
+/* Does the job that the launcher has started fit? Each complaint names rank and host. with_model, with_draft: these are
+ * named by the options. w->size 0 becomes that of the roles. */
+GR_NODISCARD enum gr_status gr_roles_check(const struct gr_roles *r, struct gr_who *w, bool with_model,
+                                           bool with_draft);
+const char *gr_launch_role_name(enum gr_launch_role role);
+/* One text for one table of roles, to compare. It fits whole or ends with the number of ranks. */
+void gr_roles_text(const struct gr_roles *r, char *text, size_t text_bytes);
+
+#endif

@@ -1,0 +1,59 @@
+/* Rank 0's table of a job: who has said hello, whether all say the same, who is missing, who gets which GPU. Pure: no
+ * socket, no clock but the one that is handed in. One thread. */
+#ifndef GR_ORCHESTRATOR_LAUNCH_TABLE_H
+#define GR_ORCHESTRATOR_LAUNCH_TABLE_H
+
+#include "orchestrator/launch/roles.h"
+
+#include <jansson.h>
+
+#define GR_LAUNCH_GPU_MAX 32 /* GPUs that a rank may see */
+
+enum gr_launch_state {
+    GR_LAUNCH_ABSENT, /* no hello yet */
+    GR_LAUNCH_HERE,   /* it has said hello; its worker has not joined yet */
+    GR_LAUNCH_UP,     /* its worker has joined */
+    GR_LAUNCH_GONE,   /* it has ended */
+};
+
+struct gr_launch_entry {
+    enum gr_launch_state state;
+    char host[80];
+    char node[80];                   /* equal on ranks that share a machine */
+    uint64_t incarnation;            /* random by process */
+    json_t *facts;                   /* owned: name -> text */
+    int n_gpu;                       /* GPUs that it sees; 0: it asked for none, or there is none */
+    char gpu[GR_LAUNCH_GPU_MAX][16]; /* their PCI addresses */
+    int device;                      /* GR_DEVICE_LOCAL until it is placed */
+    bool wants_gpu;                  /* it was told cuda:local */
+};
+
+struct gr_launch_table {
+    struct gr_roles *roles; /* borrowed */
+    struct gr_launch_entry *rank;
+    char job[96];
+    uint64_t begin_ns, told_ns; /* since when is waited; when that was last told */
+};
+
+GR_NODISCARD enum gr_status gr_launch_table_create(struct gr_roles *roles, const char *job, uint64_t now_ns,
+                                                   struct gr_launch_table *out);
+void gr_launch_table_destroy(struct gr_launch_table *t);
+
+/* The hello of a rank, as gr_launch_hello() makes it. *rank_out: whose it is. GR_EPROTO: it is none. GR_EMISMATCH: it
+ * does not belong here or says something else than the others; why has the first reason, and each difference is logged
+ * with rank, host and both values. GR_ENOTFOUND: it belongs to another job. */
+GR_NODISCARD enum gr_status gr_launch_table_hello(struct gr_launch_table *t, const json_t *hello, int *rank_out,
+                                                  char why[512]);
+/* How many ranks have not come so far. */
+int gr_launch_table_missing(const struct gr_launch_table *t, enum gr_launch_state wanted);
+/* "rank 3 (target) has not said hello" and what else is known, of the first few that have not come so far. */
+void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state wanted, char text[512]);
+/* A GPU for each rank that asked for cuda:local: the only one it sees, else by its place among those of its host that
+ * want one. share: in turn where there are too few. GR_EINVAL (logged): too few, or two ranks got one GPU. */
+GR_NODISCARD enum gr_status gr_launch_table_place(struct gr_launch_table *t, bool share);
+
+/* The hello of this process. facts: stolen. gpu: PCI addresses of the GPUs that it sees, where it wants one. NULL: no
+ * memory. */
+json_t *gr_launch_hello(const struct gr_who *w, const struct gr_launch_entry *self, json_t *facts);
+
+#endif

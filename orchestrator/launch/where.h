@@ -1,0 +1,31 @@
+/* Where the ranks of a job meet: which addresses rank 0 listens at and the others try, and whose key they prove. */
+#ifndef GR_ORCHESTRATOR_LAUNCH_WHERE_H
+#define GR_ORCHESTRATOR_LAUNCH_WHERE_H
+
+#include "common/options/options.h"
+#include "orchestrator/launch/job_dir.h"
+#include "orchestrator/launch/who.h"
+
+#define GR_WHERE_PORTS 8 /* ports that are tried in turn where nobody can say which one is taken */
+
+struct gr_where {
+    char dir[PATH_MAX]; /* rank 0 says it there; empty: the addresses below are known from the start */
+    bool one_host;      /* nobody comes from elsewhere: loopback is enough */
+    bool named;         /* by --rendezvous: nobody else is to be found there */
+    char address[GR_WHERE_PORTS][320];
+    int n_address;
+};
+
+/* GR_EINVAL (logged): the ranks are on several hosts and have no place to meet, or no key. with_key: GRAFT_KEY and its
+ * kin are set. env: for torchrun's master. */
+GR_NODISCARD enum gr_status gr_where_choose(const struct gr_options *o, const struct gr_who *w, bool with_key,
+                                            char *const *env, struct gr_where *out);
+/* Rank 0: listens; where that is told in a folder, note->address has every address that others may reach. bound_out: as
+ * the socket says. */
+GR_NODISCARD enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *who, int *fd_out,
+                                            char bound_out[64], struct gr_job_note *note);
+/* The host of one end of a connection, as the text of an address with this port: "10.0.0.1:5055", "[fd00::1]:0". peer:
+ * the other end, else ours. */
+void gr_where_end(int fd, bool peer, int port, char text_out[64]);
+
+#endif

@@ -1,0 +1,315 @@
+/* The table of a job's ranks: roles and what is refused of them, hellos that do not fit, GPUs, and the messages in a
+ * folder that an earlier life of the job has used. Names in brackets are the rows of reports that a case comes from. */
+#include "common/base/device.h"
+#include "common/base/log.h"
+#include "orchestrator/launch/job_dir.h"
+#include "orchestrator/launch/table.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct gr_options options;
+static struct gr_roles roles;
+static char line[600];
+
+static enum gr_status read_roles(const char *text)
+{
+    gr_options_default(&options, GR_CMD_LAUNCH);
+    options.roles = text;
+    line[0] = '\0';
+    gr_log_hold(line, sizeof(line));
+    const enum gr_status st = gr_roles_read(&options, &roles);
+    gr_log_hold(NULL, 0);
+    return st;
+}
+
+static void test_roles(void **state)
+{
+    (void)state;
+    char text[256];
+    assert_int_equal(read_roles("serve:1,draft:2,target:4"), GR_OK);
+    assert_int_equal(roles.n, 7);
+    assert_int_equal(roles.rank[2].role, GR_LAUNCH_DRAFT);
+    assert_int_equal(roles.rank[3].role, GR_LAUNCH_TARGET);
+    gr_roles_text(&roles, text, sizeof(text));
+    assert_string_equal(text, "serve:1,draft:2,target:4");
+    assert_int_equal(read_roles("serve,target,draft"), GR_OK);
+    assert_int_equal(roles.n, 3);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {{"serve:1,serve:1,target:1", "rank 1 is an orchestrator"},
+               {"serve:2,target:1", "rank 1 is an orchestrator"},
+               {"target:1,serve:1", "rank 0 is a target"},
+               {"serve:1,draft:1", "there is no target"},
+               {"serve:1,traget:1", "did you mean target?"},
+               {"serve:1,target:0", "ROLE:N"},
+               {"serve:1,target:1x", "ROLE:N"},
+               {"serve:1,target:", "ROLE:N"},
+               {"serve:1,,target:1", "`' is no role"},
+               {"serve:1,target:1024", "more than 1024 ranks"},
+               {"", "`' is no role"}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
+        assert_int_equal(read_roles(bad[i].text), GR_EINVAL);
+        assert_non_null(strstr(line, bad[i].word));
+    }
+    assert_int_equal(read_roles(NULL), GR_EINVAL);
+    assert_non_null(strstr(line, "who does what?"));
+}
+
+static void test_lists(void **state)
+{
+    (void)state;
+    gr_options_default(&options, GR_CMD_LAUNCH);
+    options.plan = "plan.yaml";
+    options.targets = (struct gr_option_workers){.item = {{.count = 2, .host = "n1", .tp = 1}}, .n = 1};
+    options.drafts =
+        (struct gr_option_workers){.item = {{.count = 1, .tp = 1, .has_device = true, .device = 3}}, .n = 1};
+    assert_int_equal(gr_roles_read(&options, &roles), GR_OK);
+    assert_int_equal(roles.n, 4);
+    assert_int_equal(roles.rank[1].role, GR_LAUNCH_TARGET);
+    assert_string_equal(roles.rank[2].host, "n1");
+    assert_int_equal(roles.rank[3].device, 3);
+    options.targets.item[0].tp = 2;
+    gr_log_hold(line, sizeof(line));
+    line[0] = '\0';
+    assert_int_equal(gr_roles_read(&options, &roles), GR_EINVAL);
+    gr_log_hold(NULL, 0);
+    assert_non_null(strstr(line, "plan.yaml: tp 2"));
+}
+
+static enum gr_status check(int rank, int size, const char *host, bool model, bool draft)
+{
+    struct gr_who w = {.source = GR_RANKS_SLURM, .rank = rank, .size = size};
+    snprintf(w.host, sizeof(w.host), "%s", host);
+    line[0] = '\0';
+    gr_log_hold(line, sizeof(line));
+    const enum gr_status st = gr_roles_check(&roles, &w, model, draft);
+    gr_log_hold(NULL, 0);
+    return st;
+}
+
+/* Each complaint names rank and host. */
+static void test_started_job(void **state)
+{
+    (void)state;
+    assert_int_equal(read_roles("serve:1,draft:1,target:1"), GR_OK);
+    assert_int_equal(check(2, 3, "n2", true, true), GR_OK);
+    assert_int_equal(check(2, 0, "n2", true, true), GR_OK); /* the launcher does not say how many */
+    assert_int_equal(check(3, 4, "n2", true, true), GR_EINVAL);
+    assert_non_null(strstr(line, "rank 3 on host n2: there are more ranks than roles"));
+    assert_int_equal(check(5, 0, "n2", true, true), GR_EINVAL);
+    assert_int_equal(check(1, 2, "n2", true, true), GR_EINVAL);
+    assert_non_null(strstr(line, "rank 1 on host n2: there are more roles than ranks"));
+    assert_int_equal(check(2, 3, "n2", false, true), GR_EINVAL);
+    assert_non_null(strstr(line, "rank 2 on host n2: a target needs a model"));
+    assert_int_equal(check(1, 3, "n2", true, false), GR_EINVAL);
+    assert_non_null(strstr(line, "rank 1 on host n2: a drafter needs a model"));
+    roles.rank[2].host = "n9";
+    assert_int_equal(check(2, 3, "n2", true, true), GR_EINVAL);
+    assert_non_null(strstr(line, "rank 2 on host n2: --roles puts this target on host n9"));
+}
+
+/* ---- hellos ---- */
+
+static struct gr_launch_table table;
+
+static json_t *hello(int rank, const char *job, uint64_t incarnation, json_t *facts)
+{
+    struct gr_who w = {.rank = rank, .size = roles.n};
+    struct gr_launch_entry self = {.incarnation = incarnation << 1};
+    snprintf(w.job, sizeof(w.job), "%s", job);
+    snprintf(w.host, sizeof(w.host), "n%d", rank / 2);
+    snprintf(self.node, sizeof(self.node), "node%d", rank / 2);
+    return gr_launch_hello(&w, &self, facts);
+}
+
+static enum gr_status greet(int rank, const char *job, uint64_t incarnation, json_t *facts, char why[512])
+{
+    int found = -1;
+    json_t *j = hello(rank, job, incarnation, facts);
+    line[0] = '\0';
+    gr_log_hold(line, sizeof(line));
+    const enum gr_status st = gr_launch_table_hello(&table, j, &found, why);
+    gr_log_hold(NULL, 0);
+    json_decref(j);
+    return st;
+}
+
+static void begin(const char *text)
+{
+    assert_int_equal(read_roles(text), GR_OK);
+    assert_int_equal(gr_launch_table_create(&roles, "slurm-7.0-r0", 0, &table), GR_OK);
+}
+
+static void test_hellos(void **state)
+{
+    (void)state;
+    char why[512];
+    begin("serve:1,draft:1,target:2");
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(greet(r, "slurm-7.0-r0", (uint64_t)r + 1, json_pack("{s:s}", "version", "1"), why), GR_OK);
+    }
+    assert_int_equal(gr_launch_table_missing(&table, GR_LAUNCH_HERE), 1);
+    gr_launch_table_who(&table, GR_LAUNCH_HERE, why);
+    assert_string_equal(why, "rank 3 (target) has not said hello");
+    table.rank[0].state = table.rank[1].state = GR_LAUNCH_UP;
+    gr_launch_table_who(&table, GR_LAUNCH_UP, why);
+    assert_string_equal(why, "the target of rank 2 on host n1 has not joined, rank 3 (target) has not said hello");
+    /* N processes that all take themselves for rank 0. */
+    assert_int_equal(greet(0, "slurm-7.0-r0", 77, json_pack("{s:s}", "version", "1"), why), GR_EMISMATCH);
+    assert_non_null(strstr(why, "rank 0 comes twice: from host n0 and from host n0"));
+    /* The same process over another connection. */
+    assert_int_equal(greet(1, "slurm-7.0-r0", 2, json_pack("{s:s}", "version", "1"), why), GR_OK);
+    assert_int_equal(table.rank[1].state, GR_LAUNCH_UP);
+    /* Another job, another restart of this one: neither is a mistake of this job. */
+    assert_int_equal(greet(3, "slurm-7.0-r1", 4, json_pack("{s:s}", "version", "1"), why), GR_ENOTFOUND);
+    assert_int_equal(greet(4, "slurm-7.0-r0", 5, json_pack("{s:s}", "version", "1"), why), GR_EMISMATCH);
+    assert_non_null(strstr(why, "rank 4 of 4 on host n2"));
+    gr_launch_table_destroy(&table);
+}
+
+/* [B9] One rank was told something else. */
+static void test_differences(void **state)
+{
+    (void)state;
+    char why[512];
+    begin("serve:1,target:1");
+    assert_int_equal(
+        greet(0, "slurm-7.0-r0", 1,
+              json_pack("{s:s, s:s, s:s}", "version", "1", "--max-model-len", "512", "files of --draft", "ab"), why),
+        GR_OK);
+    assert_int_equal(greet(1, "slurm-7.0-r0", 2,
+                           json_pack("{s:s, s:s, s:s}", "version", "1", "--max-model-len", "512", "GRAFT_X", "1"), why),
+                     GR_EMISMATCH);
+    assert_string_equal(why, "rank 1 on host n0: GRAFT_X is 1, and on rank 0 (host n0) it is not set");
+    assert_int_equal(
+        greet(1, "slurm-7.0-r0", 2, json_pack("{s:s, s:s}", "version", "2", "files of --draft", "cd"), why),
+        GR_EMISMATCH);
+    assert_non_null(strstr(why, "version is 2, and on rank 0 (host n0) it is 1"));
+    /* A rank that does not see a model's files says nothing of them. */
+    assert_int_equal(
+        greet(1, "slurm-7.0-r0", 2, json_pack("{s:s, s:s}", "version", "1", "--max-model-len", "512"), why), GR_OK);
+    gr_launch_table_destroy(&table);
+}
+
+static void test_no_hello(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"{}", "{\"rank\": -1}", "{\"type\": \"hello\", \"rank\": \"0\"}"};
+    char why[512];
+    int rank;
+    begin("serve:1,target:1");
+    for (size_t i = 0; i < GR_ARRAY_LEN(texts); i++) {
+        json_t *j = json_loads(texts[i], 0, NULL);
+        assert_int_equal(gr_launch_table_hello(&table, j, &rank, why), GR_EPROTO);
+        json_decref(j);
+    }
+    gr_launch_table_destroy(&table);
+}
+
+/* ---- GPUs: ranks 1 .. n of a host, which see as many [D1], [D6] ---- */
+
+static enum gr_status place(int n_rank, int n_gpu, bool share, bool same_gpu)
+{
+    char text[40];
+    snprintf(text, sizeof(text), "serve:1,target:%d", n_rank);
+    begin(text);
+    for (int r = 1; r <= n_rank; r++) {
+        table.rank[r] = (struct gr_launch_entry){.wants_gpu = true, .n_gpu = n_gpu, .host = "n1", .node = "n1"};
+        for (int g = 0; g < n_gpu; g++) {
+            snprintf(table.rank[r].gpu[g], 16, "0000:%02x:00.0", n_gpu == 1 && !same_gpu ? r : g);
+        }
+    }
+    line[0] = '\0';
+    gr_log_hold(line, sizeof(line));
+    const enum gr_status st = gr_launch_table_place(&table, share);
+    gr_log_hold(NULL, 0);
+    return st;
+}
+
+static void test_gpus(void **state)
+{
+    (void)state;
+    assert_int_equal(place(4, 1, false, false), GR_OK); /* each sees its own: all are cuda:0 */
+    assert_int_equal(table.rank[4].device, 0);
+    gr_launch_table_destroy(&table);
+    assert_int_equal(place(4, 8, false, false), GR_OK); /* all see all */
+    assert_int_equal(table.rank[1].device, 0);
+    assert_int_equal(table.rank[4].device, 3);
+    gr_launch_table_destroy(&table);
+    assert_int_equal(place(4, 2, false, false), GR_EINVAL);
+    assert_non_null(strstr(line, "rank 3 on host n1 sees 2 GPUs, and 4 ranks of that host want one"));
+    gr_launch_table_destroy(&table);
+    assert_int_equal(place(4, 2, true, false), GR_OK);
+    assert_int_equal(table.rank[4].device, 1);
+    gr_launch_table_destroy(&table);
+    assert_int_equal(place(2, 1, false, true), GR_EINVAL); /* each sees one, and it is the same */
+    assert_non_null(strstr(line, "rank 1 and rank 2 on host n1 both have the GPU at PCI 0000:00:00.0"));
+    gr_launch_table_destroy(&table);
+    assert_int_equal(place(1, 0, true, false), GR_EINVAL);
+    gr_launch_table_destroy(&table);
+}
+
+/* ---- the folder ---- */
+
+static void test_folder(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/graft-test-XXXXXX", path[256];
+    static struct gr_job_note first, second, found[GR_JOB_NOTE_MAX];
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(gr_job_dir_open(dir), GR_OK);
+    first = (struct gr_job_note){.address = {"10.0.0.1:7"}, .n_address = 1, .has_key = true, .key = {1, 2, 3}};
+    second = (struct gr_job_note){.address = {"10.0.0.1:8", "[fd00::1]:8"}, .n_address = 2};
+    assert_int_equal(gr_job_dir_read(dir, "slurm-7.0-r0", found), 0);
+    assert_int_equal(gr_job_dir_write(dir, "slurm-7.0-r0", &first), GR_OK);
+    assert_int_equal(gr_job_dir_read(dir, "slurm-7.0-r0", found), 1);
+    assert_memory_equal(found[0].key, first.key, sizeof(first.key));
+    struct stat sb;
+    assert_int_equal(stat(first.name, &sb), 0);
+    assert_int_equal(sb.st_mode & 0777, 0600);
+    /* A requeued job meets its own old message: it is replaced, and another job's stays. [C10] */
+    assert_int_equal(gr_job_dir_write(dir, "slurm-7.0", &second), GR_OK);
+    assert_int_equal(gr_job_dir_write(dir, "slurm-7.0-r0", &second), GR_OK);
+    assert_int_equal(gr_job_dir_read(dir, "slurm-7.0-r0", found), 1);
+    assert_int_equal(found[0].n_address, 2);
+    assert_false(found[0].has_key);
+    assert_int_equal(gr_job_dir_read(dir, "slurm-7.0", found), 1);
+    /* Torn and foreign files are passed over. */
+    snprintf(path, sizeof(path), "%s/rendezvous-slurm-7.0-r0-ffff", dir);
+    FILE *f = fopen(path, "w");
+    fputs("{\"version\": 1, \"job\": \"slurm-7.0-r0\", \"addr", f);
+    fclose(f);
+    assert_int_equal(gr_job_dir_read(dir, "slurm-7.0-r0", found), 1);
+    (void)unlink(path);
+    gr_job_dir_remove(&second);
+    assert_int_equal(gr_job_dir_read(dir, "slurm-7.0-r0", found), 0);
+    gr_log_hold(line, sizeof(line));
+    line[0] = '\0';
+    assert_int_equal(chmod(dir, 0755), 0);
+    assert_int_equal(gr_job_dir_open(dir), GR_EINVAL);
+    gr_log_hold(NULL, 0);
+    assert_non_null(strstr(line, "chmod 700"));
+    snprintf(path, sizeof(path), "rm -r %s", dir);
+    assert_int_equal(system(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_roles),       cmocka_unit_test(test_lists),
+                                       cmocka_unit_test(test_started_job), cmocka_unit_test(test_hellos),
+                                       cmocka_unit_test(test_differences), cmocka_unit_test(test_no_hello),
+                                       cmocka_unit_test(test_gpus),        cmocka_unit_test(test_folder)};
+    gr_log_init("test");
+    return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}
