@@ -16,5 +16,13 @@ for v in GRAFT_KEY_FILE GRAFT_JOB_DIR GRAFT_RENDEZVOUS GRAFT_LOG; do
 done
 [ "$(id -u)" != 0 ] || flags+=(--allow-run-as-root)
 [ ${#options[@]} -gt 0 ] || flags+=(--oversubscribe) # one host, fewer cores than ranks
-exec mpirun "${flags[@]}" "${options[@]}" -n $((1 + n_draft + n_target)) \
-    "$graft" launch --roles "serve:1,draft:$n_draft,target:$n_target" --model "$model" --draft "$draft" "$@"
+# mpirun --enable-recovery says 0 whatever a rank says; rank 0 tells the job's status.
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+status=0
+exec 3>&1
+mpirun "${flags[@]}" "${options[@]}" -n $((1 + n_draft + n_target)) \
+    "$graft" launch --roles "serve:1,draft:$n_draft,target:$n_target" --model "$model" --draft "$draft" "$@" \
+    2>&1 >&3 3>&- | tee "$said" >&2 || status=${PIPESTATUS[0]}
+of_job=$(sed -n 's/.*graft launch: the job ended with status \([0-9]*\)$/\1/p' "$said" | tail -n 1)
+exit "${of_job:-$((status > 0 ? status : 1))}"

@@ -1,0 +1,515 @@
+#!/usr/bin/env python3
+"""`graft launch` under the launchers themselves: mpirun, and a Slurm of four nodes on this machine (slurm-local).
+
+The nodes are one machine: they differ by name, and share /dev/shm, ports and process numbers. Names in brackets are the rows
+of reports that a case comes from.
+
+usage: test_cluster.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from harness import BUILD, CASES, DRAFT, GRAFT, ROOT, SLOW, TARGET, case, generate, main, wait_for
+
+LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+SLURM = os.path.join(HERE, "slurm-local")
+PROMPT = "def fibonacci(n):"
+ROLES = ("--roles", "serve:1,draft:1,target:1")
+PAIR = (*ROLES, "--model", TARGET, "--draft", DRAFT)
+TURN = ("graft", "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos")
+MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe")
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
+STATE = {}  # dir: of the job folders; conf: of Slurm
+
+
+def plain(tokens):
+    if tokens not in STATE:
+        STATE[tokens] = generate("--method", "none", "--ignore-eos", "--max-tokens", str(tokens))["token_ids"]
+    return STATE[tokens]
+
+
+def env_of(**more):
+    env = dict(ENV, **more)
+    if "conf" in STATE:
+        env["SLURM_CONF"] = STATE["conf"]
+    return env
+
+
+def path(name):
+    return os.path.join(STATE["dir"], name)
+
+
+def job(*argv, timeout=90, **env):
+    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout * SLOW, env=env_of(**env),
+                          stdin=subprocess.DEVNULL, cwd=STATE["dir"])
+
+
+def ids_of(done):
+    """The token ids of the JSON object that the command has printed."""
+    found = re.search(r"^(?:\d+: )?(\{.*\})$", done.stdout, re.M)
+    assert done.returncode == 0 and found, (done.returncode, done.stdout[-600:], done.stderr[-2000:])
+    return json.loads(found.group(1))["token_ids"]
+
+
+def has(done, *words):
+    text = done.stdout + done.stderr
+    for w in words:
+        assert w in text, (w, text[-3000:])
+
+
+def ranks(done):
+    """rank -> (size, host, role, source) of the lines in which each rank tells what it is."""
+    found = re.findall(r"graft launch: rank (\d+) of (\d+) on host (\S+): (\w+) \(ranks by (\w+)", done.stderr)
+    out = {int(r): (int(n), h, role, s) for r, n, h, role, s in found}
+    assert len(out) == len(found), done.stderr
+    return out
+
+
+def processes(words):
+    """Numbers of the processes whose command lines have these words."""
+    out = []
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as f:
+                line = f.read().decode(errors="replace").split("\0")
+        except (OSError, NotADirectoryError):
+            continue
+        if name.isdigit() and all(any(a.endswith(w) for a in line) for w in words):
+            out.append(int(name))
+    return out
+
+
+def workers(program, job_dir):
+    """The worker itself, below its supervisor."""
+    mine = [p for p in processes((program, TARGET if program == "graft-target" else DRAFT))
+            if "--supervise" not in open(f"/proc/{p}/cmdline", "rb").read().decode().split("\0")]
+    return [p for p in mine if belongs(p, job_dir)]
+
+
+def belongs(pid, job_dir):
+    """Is it below a rank that was given this folder?"""
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                if job_dir in f.read().decode(errors="replace").split("\0"):
+                    return True
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+                pid = int(f.read().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            return False
+    return False
+
+
+class Job:
+    """A job in the background, its output in files."""
+
+    def __init__(self, *argv, **env):
+        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self.p = subprocess.Popen(argv, stdout=self.out, stderr=self.err, stdin=subprocess.DEVNULL, env=env_of(**env),
+                                  cwd=STATE["dir"])
+
+    def said(self):
+        return os.pread(self.err.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def wait_for(self, words):
+        wait_for(lambda: words in self.said() or self.p.poll() is not None, 60)
+        assert words in self.said(), self.said()[-3000:]
+
+    def end(self, seconds=90):
+        self.p.wait(timeout=seconds * SLOW)
+        out = os.pread(self.out.fileno(), 1 << 24, 0).decode(errors="replace")
+        return subprocess.CompletedProcess(self.p.args, self.p.returncode, out, self.said())
+
+
+def killed_worker(start, program, folder):
+    """kill -9 of a worker in a turn: it comes back, the text is right, and the job's status is the command's."""
+    tokens = 1500
+    want = plain(tokens)
+    j = Job(*start, "--job-dir", folder, "--", *TURN, "--max-tokens", str(tokens), "--num-speculative-tokens", "4")
+    j.wait_for("roles are up")
+    wait_for(lambda: workers(program, folder))
+    victim = workers(program, folder)[0]
+    time.sleep(0.2)  # into the turn; wherever it hits, the text must be right
+    os.kill(victim, signal.SIGKILL)
+    done = j.end()
+    assert ids_of(done) == want
+    has(done, "starting it again")
+
+
+def nothing_is_left(folder):
+    wait_for(lambda: not [p for p in processes(("launch",)) if belongs(p, folder)], 20)
+
+
+# ---- mpirun ----
+
+@case
+def mpirun_pair():
+    """The demo pair with golden tokens, over a key that rank 0 draws."""
+    begin = time.monotonic()
+    done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--", *TURN, "--max-tokens", "64")
+    assert ids_of(done) == plain(64)
+    assert {r: v[2:] for r, v in ranks(done).items()} == {0: ("serve", "ompi"), 1: ("draft", "ompi"), 2: ("target", "ompi")}
+    assert time.monotonic() - begin < 10 * SLOW
+
+
+@case
+def mpirun_many():
+    """Two drafters and three targets, by a plan."""
+    plan = path("plan.yaml")
+    with open(plan, "w", encoding="utf-8") as f:
+        f.write(f"target:\n  model: {TARGET}\n  threads: 1\ndraft:\n  model: {DRAFT}\n  threads: 1\n"
+                "targets:\n- {count: 2, device: cpu}\n- {count: 1}\ndrafts:\n- {count: 2}\n")
+    done = job(*MPIRUN, "-np", "6", GRAFT, "launch", "--plan", plan, "--", *TURN, "--max-tokens", "32")
+    assert ids_of(done) == plain(32)
+    assert [v[2] for _, v in sorted(ranks(done).items())] == ["serve"] + ["target"] * 3 + ["draft"] * 2
+
+
+@case
+def mpirun_command_status():
+    done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--", "sh", "-c", "test -n \"$GRAFT_KEY\" && exit 7")
+    assert done.returncode == 7, (done.returncode, done.stderr)
+
+
+@case
+def mpirun_ranks_and_roles():
+    """More ranks than roles, the reverse, and a job of two orchestrators: one line each with rank and host."""
+    for n, word in (("4", "there are more ranks than roles"), ("2", "there are more roles than ranks")):
+        done = job(*MPIRUN, "-np", n, GRAFT, "launch", *PAIR)
+        assert done.returncode != 0
+        has(done, word, "rank 0 on host")
+    done = job(*MPIRUN, "-np", "2", GRAFT, "launch", "--roles", "serve:2,target:1", "--model", TARGET)
+    assert done.returncode != 0
+    has(done, "rank 1 is an orchestrator")
+
+
+@case
+def mpirun_killed_target():
+    killed_worker((*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR), "graft-target", path("kill-target"))
+
+
+@case
+def mpirun_killed_drafter():
+    killed_worker((*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR), "graft-draft", path("kill-draft"))
+
+
+@case
+def mpirun_other_environment():
+    """A variable that one rank alone has: the line names rank and variable. [B9]"""
+    wrapper = "[ $OMPI_COMM_WORLD_RANK = 1 ] && export GRAFT_X=1; exec \"$@\""
+    done = job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR)
+    assert done.returncode != 0
+    has(done, "rank 1 on host", "GRAFT_X is 1, and on rank 0")
+
+
+@case
+def other_model_other_key():
+    """Ranks with different models, and with different keys."""
+    wrapper = "[ $OMPI_COMM_WORLD_RANK = 2 ] && set -- \"$@\" --model \"$OTHER\"; exec \"$@\""
+    done = job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, OTHER=DRAFT)
+    assert done.returncode != 0
+    has(done, "rank 2 on host", "files of --model is")
+    wrapper = "[ $OMPI_COMM_WORLD_RANK = 1 ] && export GRAFT_KEY=" + "cd" * 32 + "; exec \"$@\""
+    done = job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--rendezvous", "127.0.0.1:15055",
+               "--start-within", "5", GRAFT_KEY="ab" * 32)
+    assert done.returncode != 0
+    has(done, "rank 1 on host", "key")
+
+
+@case
+def everybody_is_rank_0():
+    """Processes that all take themselves for rank 0 and rank 1: the second of each is refused. [A2, F2]"""
+    folder = path("twice")
+    env = {"WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_PORT": "1"}
+    lead = Job(GRAFT, "launch", *PAIR, "--job-dir", folder, "--start-within", "20", RANK="0", **env)
+    lead.wait_for("serving on")
+    first = Job(GRAFT, "launch", *PAIR, "--job-dir", folder, RANK="1", **env)
+    first.wait_for("rank 1 of 3")
+    second = Job(GRAFT, "launch", *PAIR, "--job-dir", folder, RANK="1", **env)
+    for j in (lead, first, second):
+        assert j.end().returncode != 0, j.said()
+    assert "rank 1 comes twice" in lead.said(), lead.said()
+
+
+@case
+def signals_end_the_job():
+    """SIGTERM to all ranks at once ends the job in order: status 0, nothing is left."""
+    folder = path("term")
+    j = Job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--job-dir", folder)
+    j.wait_for("roles are up")
+    begin = time.monotonic()
+    for pid in processes(("launch", folder)):
+        if b"mpirun" not in open(f"/proc/{pid}/cmdline", "rb").read():
+            os.kill(pid, signal.SIGTERM)
+    done = j.end(30)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begin < 15 * SLOW
+    assert os.listdir(folder) == []
+    nothing_is_left(folder)
+
+
+@case
+def jobs_beside_each_other():
+    """Several jobs at once on one host, over one folder and one key: each has its own workers. [B7]"""
+    folder, n = path("many"), 6 if LONG else 3
+    jobs = [Job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--threads", "1", "--draft-threads", "1", "--job-dir", folder, "--",
+                *TURN, "--max-tokens", "16", GRAFT_KEY="ab" * 32) for _ in range(n)]
+    for j in jobs:
+        assert ids_of(j.end(180)) == plain(16)
+
+
+# ---- Slurm ----
+
+def slurm(fn):
+    if shutil.which("slurmctld") and shutil.which("munged") and os.geteuid() == 0:
+        CASES.append(fn)
+    return fn
+
+
+@slurm
+def srun_pair():
+    """srun -n 3 graft launch ... -- graft run, on one node and on three."""
+    done = job("srun", "-N1", "-n3", GRAFT, "launch", *PAIR, "--", *TURN, "--max-tokens", "64")
+    assert ids_of(done) == plain(64)
+    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", path("three"), "--", *TURN, "--max-tokens", "64")
+    assert ids_of(done) == plain(64)
+    assert [v[1] for _, v in sorted(ranks(done).items())] == ["n1", "n2", "n3"]
+
+
+@slurm
+def srun_by_name():
+    """A key in every rank and no folder: they meet at the step's first node, at a port of the job's own."""
+    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR, "--", *TURN, "--max-tokens", "16", GRAFT_KEY="ab" * 32)
+    assert ids_of(done) == plain(16)
+
+
+@slurm
+def srun_without_a_key():
+    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR)
+    assert done.returncode != 0
+    has(done, "rank 2 on host n3", "share no key", "GRAFT_KEY_FILE", "--job-dir")
+
+
+@slurm
+def srun_missing_rank():
+    """Rank 1 never comes: its number is told, and the job ends within its time."""
+    begin = time.monotonic()
+    wrapper = "[ $SLURM_PROCID = 1 ] && exit 0; exec \"$@\""
+    done = job("srun", "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("missing"),
+               "--start-within", "3")
+    assert done.returncode != 0 and time.monotonic() - begin < 20 * SLOW
+    has(done, "rank 1 (draft) has not said hello for 3 s")
+
+
+@slurm
+def srun_worker_cannot_start():
+    """A rank whose model is not there ends the job at once, with its rank and host."""
+    wrapper = "[ $SLURM_PROCID = 2 ] && set -- \"$@\" --model /nonexistent; exec \"$@\""
+    done = job("srun", "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("bad"),
+               "--start-within", "15")
+    assert done.returncode != 0
+    has(done, "/nonexistent")
+
+
+@slurm
+def srun_killed_target():
+    killed_worker(("srun", "-N3", "-n3", "--wait=0", "--kill-on-bad-exit=0", GRAFT, "launch", *PAIR), "graft-target",
+                  path("srun-target"))
+
+
+def killed_drafter_rank(start, folder):
+    """kill -9 of a drafter's rank, its supervisor and worker with it: the job goes on with the right text, and says so."""
+    tokens = 1500
+    want = plain(tokens)
+    j = Job(*start, GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens", str(tokens),
+            "--num-speculative-tokens", "4")
+    j.wait_for("roles are up")
+    wait_for(lambda: workers("graft-draft", folder))
+    pid = workers("graft-draft", folder)[0]
+    for _ in range(2):  # worker, supervisor, rank
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            pid = int(f.read().rsplit(")", 1)[1].split()[1])
+    time.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
+    done = j.end()
+    found = re.search(r"^(\{.*\})$", done.stdout, re.M)
+    assert found and json.loads(found.group(1))["token_ids"] == want, (done.stdout[-300:], done.stderr[-2000:])
+    has(done, "rank 1 (draft) on host", "the job goes on without it", "the job ended with status 0")
+    nothing_is_left(folder)
+
+
+@slurm
+def srun_killed_drafter_rank():
+    """[C5]"""
+    killed_drafter_rank(("srun", "-N3", "-n3", "--wait=0", "--kill-on-bad-exit=0"), path("srun-rank"))
+
+
+@case
+def mpirun_killed_drafter_rank():
+    """[E4]"""
+    killed_drafter_rank((*MPIRUN, "--enable-recovery", "-np", "3"), path("mpirun-rank"))
+
+
+@slurm
+def srun_ends_by_scancel():
+    """scancel while a turn runs: nothing is left, within KillWait."""
+    folder = path("cancel")
+    j = Job("srun", "-N3", "-n3", "-J", "to-cancel", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens",
+            "3000")
+    j.wait_for("roles are up")
+    job("scancel", "-n", "to-cancel")
+    j.end(60)
+    nothing_is_left(folder)
+
+
+@slurm
+def requeued_job():
+    """A job that is requeued meets its own old files and starts all the same; the log is appended. [C10]"""
+    folder, out, script = path("requeue"), path("requeue.out"), path("requeue.sh")
+    with open(script, "w", encoding="utf-8") as f:
+        f.write("#!/bin/bash\nexec srun -N3 -n3 " + " ".join((GRAFT, "launch", *PAIR, "--job-dir", folder)) +
+                f" -- bash -c 'touch {folder}.up$SLURM_RESTART_COUNT; test -n \"$SLURM_RESTART_COUNT\" || exec sleep 1000'\n")
+    done = job("sbatch", "--parsable", "--requeue", "-N3", "-n3", "-o", out, "--open-mode=append", script)
+    number = done.stdout.strip()
+    wait_for(lambda: os.path.exists(folder + ".up"), 60)
+    for name in os.listdir(folder):  # what a kill at the wrong moment leaves
+        shutil.copy(os.path.join(folder, name), os.path.join(folder, name[:-1] + "0"))
+    job("scontrol", "requeue", number)
+    job("scontrol", "update", f"jobid={number}", "StartTime=now")
+    wait_for(lambda: os.path.exists(folder + ".up1"), 120)
+    wait_for(lambda: number not in job("squeue", "-h", "-o", "%A").stdout.split(), 60)
+    with open(out, encoding="utf-8") as f:
+        text = f.read()
+    assert text.count("all 3 roles are up") == 2, text
+
+
+@slurm
+def srun_sources():
+    """Which rank, under Slurm with other launchers in it. [A1, A3, A6, A7, A9, A11]"""
+    dry = (GRAFT, "launch", "--roles", "serve:1,draft:1,target:2", "--model", TARGET, "--draft", DRAFT, "--dry-run")
+    done = job("salloc", "-N2", "-n4", "-Q", *MPIRUN, "-np", "4", *dry)
+    assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"ompi"}, done.stderr
+    done = job("srun", "-N2", "-n4", "--mpi=none", *dry)
+    assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"slurm"}, done.stderr
+    done = job("srun", "-N2", "-n4", "--mpi=pmi2", *dry)
+    assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"pmi"}, done.stderr
+    done = job("srun", "-n4", "-m", "arbitrary", "-w", "n1,n1,n1,n2", *dry)
+    assert [v[1] for _, v in sorted(ranks(done).items())] == ["n1", "n1", "n1", "n2"], done.stderr
+    for how in ("block", "cyclic"):
+        done = job("srun", "-N2", "-n4", "-m", how, *dry)
+        assert ranks(done)[0][2] == "serve" and sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
+    done = job("salloc", "-Q", "-n3", ":", "-n1", "srun", "--het-group=0,1", *dry)
+    assert sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
+    for name in ("train", "interactive"):
+        done = job("srun", "-n1", "-J", name, GRAFT, "launch", "--ranks", "none", *dry[2:])
+        assert done.returncode != 0
+        has(done, "none has started 1")
+
+
+@slurm
+def torchrun_in_srun():
+    """What torchrun sets, in one task of srun: its ranks count. [A2]"""
+    inner = "for r in 0 1 2 3; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_PORT=1 \"$@\" & done; wait"
+    done = job("srun", "-n1", "bash", "-c", inner, "x", GRAFT, "launch", "--roles", "serve:1,draft:1,target:2", "--model", TARGET,
+               "--draft", DRAFT, "--dry-run")
+    assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"torchrun"}, done.stderr
+    has(done, "SLURM_PROCID=0 is an outer launcher's")
+
+
+@slurm
+def heterogeneous_job():
+    """One step over both components of a heterogeneous job."""
+    done = job("salloc", "-Q", "-n2", ":", "-n1", "srun", "--het-group=0,1", GRAFT, "launch", *PAIR, "--job-dir", path("het"),
+               "--", *TURN, "--max-tokens", "16")
+    assert ids_of(done) == plain(16)
+
+
+@slurm
+def examples():
+    """The scripts of examples/cluster, with CPUs in place of GPUs."""
+    env = {"MODEL": TARGET, "DRAFT": DRAFT, "DEVICE": "cpu", "GRAFT_BIN": BUILD, "JOB_DIR": path("examples")}
+    for name, n in (("slurm-2", 3), ("slurm-4", 5), ("slurm-het", 4)):
+        out = path(name + ".out")
+        done = job("sbatch", "-W", "--gpus-per-node=0", "--cpus-per-task=1", "-o", out,
+                   os.path.join(ROOT, "examples/cluster", name + ".sbatch"), "--", *TURN, "--max-tokens", "16", **env)
+        with open(out, encoding="utf-8") as f:
+            text = f.read()
+        assert done.returncode == 0 and f"all {n} roles are up" in text, (done.stderr, text)
+    done = job(os.path.join(ROOT, "examples/cluster/mpirun.sh"), TARGET, DRAFT, "--", *TURN, "--max-tokens", "16", **env)
+    assert ids_of(done) == plain(16)
+
+
+@slurm
+def node_lists():
+    """Lists of nodes against `scontrol show hostnames'. [B1]"""
+    rng = random.Random(7)
+
+    def piece():
+        width = rng.choice((0, 2, 3))
+        low = rng.randrange(0, 90)
+        spans = []
+        for _ in range(rng.randrange(1, 4)):
+            high = low + rng.randrange(0, 4)
+            spans.append(f"{low:0{width}}" + (f"-{high:0{width}}" if high > low else ""))
+            low = high + rng.randrange(1, 5)
+        head = rng.choice(("n", "jean-zay-ia", "gpu", "a.b", "r1c"))
+        return rng.choice((head + str(low), f"{head}[{','.join(spans)}]"))
+    lists = [",".join(piece() for _ in range(rng.randrange(1, 4))) for _ in range(200 if LONG else 60)]
+    ours = subprocess.run([os.path.join(BUILD, "tests/cluster/node_names")], input="\n".join(lists) + "\n", capture_output=True,
+                          text=True, check=True).stdout.splitlines()
+    for text, own in zip(lists, ours, strict=True):
+        theirs = job("scontrol", "show", "hostnames", text).stdout.split()
+        assert own.split() == theirs, (text, own, theirs)
+
+
+# ---- the machine ----
+
+def in_own_hosts():
+    """Again, in a mount namespace whose /etc/hosts knows the nodes: nothing of this machine is changed."""
+    hosts = tempfile.NamedTemporaryFile("w", suffix=".hosts", delete=False)
+    with hosts, open("/etc/hosts", encoding="utf-8") as f:
+        hosts.write(f.read() + "".join(f"127.0.0.1 n{i}\n" for i in range(1, 5)))
+    os.environ["GRAFT_TEST_HOSTS"] = hosts.name
+    if shutil.which("unshare"):
+        os.execvp("unshare", ["unshare", "-m", "--propagation", "private", "bash", "-c",
+                              'mount --bind "$GRAFT_TEST_HOSTS" /etc/hosts && exec "$@"', "x", sys.executable, *sys.argv])
+
+
+def with_slurm(folder):
+    up = subprocess.run([SLURM, "up", "4", folder], capture_output=True, text=True, timeout=120,
+                        env=dict(ENV, SLURM_LOCAL_PORT=str(random.randrange(16000, 18000, 10))))
+    assert up.returncode == 0, up.stderr
+    STATE["conf"] = up.stdout.strip().splitlines()[-1]
+
+
+def run():
+    lacking = [p for p in ("mpirun",) if not shutil.which(p)]
+    if lacking:
+        print(f"1..0 # SKIP {lacking[0]} is not installed (openmpi-bin)")
+        return 0
+    slurm_is_here = any(fn.__name__ == "srun_pair" for fn in CASES)
+    if slurm_is_here and "GRAFT_TEST_HOSTS" not in os.environ:
+        in_own_hosts()
+    with tempfile.TemporaryDirectory(prefix="graft-cluster-") as folder:
+        STATE["dir"] = folder
+        try:
+            if slurm_is_here:
+                with_slurm(os.path.join(folder, "slurm"))
+            status = main(0 if slurm_is_here else 1)
+        finally:
+            if "conf" in STATE:
+                subprocess.run([SLURM, "down", os.path.join(folder, "slurm")], check=False, capture_output=True)
+    if not slurm_is_here:
+        print(f"ok {len(CASES) + 1} - slurm # SKIP slurm-wlm and munge are not installed, or this is not root")
+    return status
+
+
+sys.exit(run())
