@@ -11,10 +11,12 @@
 #include "orchestrator/launch/job.h"
 
 #include <assert.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 /* ---- the options ---- */
@@ -133,11 +135,20 @@ static void keep_environment(struct gr_job *j)
     memcpy(j->env, environ, n * sizeof(*j->env)); /* the strings stay where they are */
 }
 
+/* A launcher's daemon that dies takes its ranks along: nobody else would end them. */
+static void watch_parent(const struct gr_job *j)
+{
+    if (j->who.source != GR_RANKS_NONE) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+    }
+}
+
 static enum gr_status prepare(struct gr_job *j)
 {
     keep_environment(j);
     randombytes_buf(&j->self.incarnation, sizeof(j->self.incarnation));
     GR_TRY(find_self(j));
+    watch_parent(j);
     GR_TRY(read_roles(j));
     introduce(j);
     name_node(j);

@@ -1,18 +1,16 @@
 /* Rank 0: the rendezvous, the orchestrator as a child, the command, and the end of the job. */
 #include "orchestrator/launch/job.h"
 
-#include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
-#include "common/process/child_args.h"
 #include "common/process/program.h"
 #include "orchestrator/launch/command.h"
 #include "orchestrator/launch/link.h"
+#include "orchestrator/launch/serve_child.h"
 #include "transport/connect/gate.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -28,8 +26,6 @@
 #define SAME_SIGNAL_NS GR_S  /* several senders signal all processes of a job at once: that is one signal */
 #define N_OWN 5              /* descriptors that are polled beside links */
 
-static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 5 * GR_S}, .status_0_ends = true};
-
 struct stranger {
     struct gr_link link;
     uint64_t since_ns;
@@ -44,10 +40,9 @@ struct lead {
     struct gr_hello self;
     struct gr_job_note note;
     struct pollfd *polled;
-    char control[64], connect[64], key_hex[2 * GR_KEY_BYTES + 1];
+    struct gr_serve_child serve;
+    char key_hex[2 * GR_KEY_BYTES + 1];
     int wake_fd, user_fd;
-    int ready_fd, ready_write_fd; /* the orchestrator writes its address there */
-    int port;                     /* the orchestrator's; 0: not known yet */
     bool gone, up;                /* the others were told to go; all roles have come up */
     pid_t command;                /* 0: does not run */
     bool ending, at_once, served; /* the job ends; at once; the orchestrator has ended */
@@ -119,7 +114,8 @@ static void send_no(struct gr_link *l, const char *why, bool other_job)
 
 static void send_go(struct lead *d, int rank)
 {
-    json_t *go = json_pack("{s:s, s:i, s:i}", "type", "go", "port", d->port, "device", d->table.rank[rank].device);
+    json_t *go =
+        json_pack("{s:s, s:i, s:i}", "type", "go", "port", d->serve.port, "device", d->table.rank[rank].device);
     if (gr_link_send(&d->link[rank], go) != GR_OK) {
         gr_link_close(&d->link[rank]);
     }
@@ -247,96 +243,11 @@ static void hear_rank(struct lead *d, int rank)
 
 /* ---- the orchestrator ---- */
 
-static enum gr_status open_ready(struct lead *d)
-{
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) {
-        log_error("pipe: %s", strerror(errno));
-        return GR_EIO;
-    }
-    d->ready_fd = fds[0];
-    d->ready_write_fd = fds[1];
-    (void)fcntl(d->ready_fd, F_SETFL, O_NONBLOCK);
-    (void)fcntl(d->ready_write_fd, F_SETFD, 0); /* the orchestrator inherits it */
-    return GR_OK;
-}
-
-/* What `graft serve' takes of what was asked for; the rest is the workers'. */
-static bool is_for_serve(const struct gr_option *r)
-{
-    return gr_option_is_for(r, GR_CMD_SERVE) && gr_option_is_for(r, GR_CMD_LAUNCH) &&
-           (r->refused & GR_WITHOUT_SPAWN) == 0 && r->kind != GR_KIND_WORKERS &&
-           r->at != gr_option_rows[GR_OPTION_control].at && r->at != gr_option_rows[GR_OPTION_config].at &&
-           r->at != gr_option_rows[GR_OPTION_key_file].at;
-}
-
-static enum gr_status start_serve(struct lead *d)
-{
-    const struct gr_options *o = &d->j->o;
-    static struct gr_worker_line line;
-    char ready[32];
-    line.n = 0;
-    gr_child_args_begin(&line.args, gr_program_sibling("graft"));
-    gr_child_args_add_flag(&line.args, "serve", true);
-    gr_child_args_add(&line.args, "--control", d->control);
-    snprintf(ready, sizeof(ready), "/dev/fd/%d", d->ready_write_fd);
-    gr_child_args_add(&line.args, "--ready-file", ready);
-    for (int i = 0; i < GR_N_OPTION; i++) {
-        const struct gr_option *r = &gr_option_rows[i];
-        const char *value = NULL;
-        if (o->values.source[i] == GR_FROM_DEFAULT || !is_for_serve(r) ||
-            (value = gr_option_text(&o->values, r, line.value[line.n])) == NULL) {
-            continue;
-        }
-        snprintf(line.name[line.n], sizeof(line.name[0]), "--%s", r->name);
-        if (r->kind == GR_KIND_FLAG) {
-            gr_child_args_add_flag(&line.args, line.name[line.n], strcmp(value, "true") == 0);
-        } else {
-            gr_child_args_add(&line.args, line.name[line.n], value);
-        }
-        line.n++;
-    }
-    gr_options_clear_environment();
-    return gr_children_start(&d->j->children, "orchestrator", line.args.argv, &rule, &d->j->child);
-}
-
-/* Another life of it takes the port of the first: the workers look for it there. */
-static void keep_port(struct lead *d)
-{
-    struct gr_child *k = &d->j->children.child[d->j->child];
-    for (int i = 0; k->argv[i] != NULL; i++) {
-        char address[80];
-        const char *colon = strrchr(d->control, ':');
-        if (strcmp(k->argv[i], d->control) == 0) {
-            snprintf(address, sizeof(address), "%.*s:%d", (int)(colon - d->control), d->control, d->port);
-            char *copy = strdup(address);
-            if (copy != NULL) {
-                free(k->argv[i]);
-                k->argv[i] = copy;
-            }
-            return;
-        }
-    }
-}
-
 static void take_ready(struct lead *d)
 {
-    char text[128];
-    struct gr_address a;
-    const ssize_t n = read(d->ready_fd, text, sizeof(text) - 1);
-    if (n <= 0 || d->port != 0) {
-        return;
+    if (gr_serve_child_is_ready(d->j, &d->serve)) {
+        d->table.rank[0].state = GR_LAUNCH_UP;
     }
-    text[n] = '\0';
-    text[strcspn(text, "\n")] = '\0';
-    if (gr_address_parse("the orchestrator's address", text, 1, &a) != GR_OK) {
-        end_job(d, 1);
-        return;
-    }
-    d->port = a.port;
-    d->table.rank[0].state = GR_LAUNCH_UP;
-    snprintf(d->connect, sizeof(d->connect), "127.0.0.1:%d", d->port);
-    keep_port(d);
 }
 
 static void watch_children(struct lead *d)
@@ -365,7 +276,7 @@ static void watch_children(struct lead *d)
 static void start_command(struct lead *d)
 {
     const struct gr_job *j = d->j;
-    if (gr_command_start(&j->o.command, j->env, d->connect, d->key_hex, &d->command) != GR_OK) {
+    if (gr_command_start(&j->o.command, j->env, d->serve.connect, d->key_hex, &d->command) != GR_OK) {
         end_job(d, 1);
     }
 }
@@ -383,7 +294,7 @@ static void watch_command(struct lead *d)
 
 static void go_on(struct lead *d)
 {
-    if (!d->gone && d->port != 0 && gr_launch_table_missing(&d->table, GR_LAUNCH_HERE) == 0) {
+    if (!d->gone && d->serve.port != 0 && gr_launch_table_missing(&d->table, GR_LAUNCH_HERE) == 0) {
         if (gr_launch_table_place(&d->table, d->j->o.share_gpu) != GR_OK) {
             end_job(d, 1);
             return;
@@ -396,7 +307,7 @@ static void go_on(struct lead *d)
     if (d->gone && !d->up && gr_launch_table_missing(&d->table, GR_LAUNCH_UP) == 0) {
         d->up = true;
         dprintf(STDERR_FILENO, "graft launch: all %d roles are up after %.1f s, the orchestrator at port %d\n",
-                d->j->roles.n, (double)(gr_clock_ns() - d->begin_ns) / 1e9, d->port);
+                d->j->roles.n, (double)(gr_clock_ns() - d->begin_ns) / 1e9, d->serve.port);
         if (d->j->o.command.n > 0) {
             start_command(d);
         }
@@ -436,7 +347,7 @@ static int fill_polled(struct lead *d, uint64_t now_ns)
     p[n++] = (struct pollfd){.fd = d->user_fd, .events = POLLIN};
     p[n++] = (struct pollfd){.fd = d->wake_fd, .events = POLLIN};
     p[n++] = (struct pollfd){.fd = gr_gate_poll_fd(d->gate, now_ns), .events = POLLIN};
-    p[n++] = (struct pollfd){.fd = d->ready_fd, .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = d->serve.ready_fd, .events = POLLIN};
     for (int i = 0; i < STRANGERS; i++) {
         p[n++] = (struct pollfd){.fd = d->stranger[i].link.fd, .events = POLLIN};
     }
@@ -550,7 +461,7 @@ static enum gr_status listen_for_ranks(struct lead *d)
     int fd = -1;
     GR_TRY(gr_where_listen(w, &d->j->who, &fd, bound, &d->note));
     GR_TRY(open_gate(d, fd));
-    snprintf(d->control, sizeof(d->control), "%.*s:0", (int)(strrchr(bound, ':') - bound), bound);
+    snprintf(d->serve.control, sizeof(d->serve.control), "%.*s:0", (int)(strrchr(bound, ':') - bound), bound);
     return w->dir[0] != '\0' ? gr_job_dir_write(w->dir, d->j->who.job, &d->note) : GR_OK;
 }
 
@@ -596,8 +507,7 @@ static enum gr_status start(struct lead *d)
     gr_job_self(d->j, &d->self);
     GR_TRY(gr_children_init(&d->j->children, d->key_hex));
     GR_TRY(listen_for_ranks(d));
-    GR_TRY(open_ready(d));
-    return start_serve(d);
+    return gr_serve_child_start(d->j, &d->serve);
 }
 
 static void finish(struct lead *d)
@@ -622,8 +532,7 @@ static void finish(struct lead *d)
 int gr_job_lead(struct gr_job *j)
 {
     static struct lead d;
-    d = (struct lead){
-        .j = j, .begin_ns = gr_clock_ns(), .wake_fd = -1, .ready_fd = -1, .ready_write_fd = -1, .user_fd = -1};
+    d = (struct lead){.j = j, .begin_ns = gr_clock_ns(), .wake_fd = -1, .serve = {.ready_fd = -1}, .user_fd = -1};
     const enum gr_status st = start(&d);
     if (st == GR_OK) {
         run(&d);

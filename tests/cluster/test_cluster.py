@@ -149,6 +149,12 @@ def nothing_is_left(folder):
     wait_for(lambda: not [p for p in processes(("launch",)) if belongs(p, folder)], 20)
 
 
+def slurm(fn):
+    if shutil.which("slurmctld") and shutil.which("munged") and os.geteuid() == 0:
+        CASES.append(fn)
+    return fn
+
+
 # ---- mpirun ----
 
 @case
@@ -257,6 +263,53 @@ def signals_end_the_job():
 
 
 @case
+def mpirun_of_several_commands():
+    """MPMD, and ranks that follow the launcher's numbers, not the order of words. [A8]"""
+    one = (GRAFT, "launch", *PAIR)
+    done = job(*MPIRUN, "-np", "1", *one, "--", *TURN, "--max-tokens", "16", ":", "-np", "2", *one)
+    assert ids_of(done) == plain(16)
+
+
+@case
+def mpirun_killed_orchestrator():
+    """kill -9 of the orchestrator: it comes back at its port, the workers join it, and a client is served."""
+    folder, key = path("orchestrator"), "ab" * 32
+    j = Job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--job-dir", folder, GRAFT_KEY=key)
+    j.wait_for("roles are up")
+    port = re.search(r"orchestrator at port (\d+)", j.said()).group(1)
+    os.kill([p for p in processes(("serve", "graft")) if belongs(p, folder)][0], signal.SIGKILL)
+    env = {"GRAFT_KEY": key, "GRAFT_CONNECT": f"127.0.0.1:{port}"}
+    j.wait_for("starting it again")
+    assert job(GRAFT, "wait", "--draft", DRAFT, "--timeout", "40", **env).returncode == 0, j.said()
+    assert ids_of(job(GRAFT, *TURN[1:], "--max-tokens", "16", **env)) == plain(16)
+    j.p.terminate()
+    j.end()
+    nothing_is_left(folder)
+
+
+@case
+def mpirun_is_killed():
+    """kill -9 of mpirun: no rank is left. [E5]"""
+    folder = path("orphans")
+    j = Job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--job-dir", folder)
+    j.wait_for("roles are up")
+    j.p.kill()
+    j.end()
+    nothing_is_left(folder)
+
+
+@slurm
+def srun_is_killed():
+    """kill -9 of srun while a turn runs: no rank is left. [C8]"""
+    folder = path("srun-killed")
+    j = Job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens", "3000")
+    j.wait_for("roles are up")
+    j.p.kill()
+    j.end()
+    nothing_is_left(folder)
+
+
+@case
 def jobs_beside_each_other():
     """Several jobs at once on one host, over one folder and one key: each has its own workers. [B7]"""
     folder, n = path("many"), 6 if LONG else 3
@@ -267,12 +320,6 @@ def jobs_beside_each_other():
 
 
 # ---- Slurm ----
-
-def slurm(fn):
-    if shutil.which("slurmctld") and shutil.which("munged") and os.geteuid() == 0:
-        CASES.append(fn)
-    return fn
-
 
 @slurm
 def srun_pair():

@@ -1,0 +1,123 @@
+#include "orchestrator/launch/serve_child.h"
+
+#include "common/base/address.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/process/child_args.h"
+#include "common/process/program.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 5 * GR_S}, .status_0_ends = true};
+
+/* write_fd_out: the orchestrator inherits it. */
+static enum gr_status open_ready(struct gr_serve_child *s, int *write_fd_out)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) {
+        log_error("pipe: %s", strerror(errno));
+        return GR_EIO;
+    }
+    s->ready_fd = fds[0];
+    *write_fd_out = fds[1];
+    (void)fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    (void)fcntl(fds[1], F_SETFD, 0);
+    return GR_OK;
+}
+
+/* What `graft serve' takes of what was asked for; the rest is the workers'. */
+static bool is_for_serve(const struct gr_option *r)
+{
+    const ptrdiff_t id = r - gr_option_rows;
+    return gr_option_is_for(r, GR_CMD_SERVE) && gr_option_is_for(r, GR_CMD_LAUNCH) &&
+           (r->refused & GR_WITHOUT_SPAWN) == 0 && r->kind != GR_KIND_WORKERS && id != GR_OPTION_control &&
+           id != GR_OPTION_config && id != GR_OPTION_key_file;
+}
+
+static void add_option(struct gr_worker_line *l, const struct gr_options *o, const struct gr_option *r)
+{
+    const char *value = gr_option_text(&o->values, r, l->value[l->n]);
+    char *name = l->name[l->n];
+    if (value == NULL) {
+        return;
+    }
+    snprintf(name, sizeof(l->name[0]), "--%s", r->name);
+    if (r->kind == GR_KIND_FLAG) {
+        gr_child_args_add_flag(&l->args, name, strcmp(value, "true") == 0);
+    } else {
+        gr_child_args_add(&l->args, name, value);
+    }
+    l->n++;
+}
+
+enum gr_status gr_serve_child_start(struct gr_job *j, struct gr_serve_child *s)
+{
+    static struct gr_worker_line line;
+    char ready[32];
+    int write_fd = -1;
+    GR_TRY(open_ready(s, &write_fd));
+    snprintf(ready, sizeof(ready), "/dev/fd/%d", write_fd);
+    line.n = 0;
+    gr_child_args_begin(&line.args, gr_program_sibling("graft"));
+    gr_child_args_add_flag(&line.args, "serve", true);
+    gr_child_args_add(&line.args, "--control", s->control);
+    gr_child_args_add(&line.args, "--ready-file", ready);
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        if (j->o.values.source[i] != GR_FROM_DEFAULT && is_for_serve(&gr_option_rows[i])) {
+            add_option(&line, &j->o, &gr_option_rows[i]);
+        }
+    }
+    gr_options_clear_environment();
+    return gr_children_start(&j->children, "orchestrator", line.args.argv, &rule, &j->child);
+}
+
+/* host:port of s->control with another port, or another host. */
+static void with_port(const struct gr_serve_child *s, char *text, size_t text_bytes, bool to_connect)
+{
+    const int host_len = (int)(strrchr(s->control, ':') - s->control);
+    const bool any = strncmp(s->control, "[::]", 4) == 0 || strncmp(s->control, "0.0.0.0", 7) == 0;
+    if (to_connect && any) {
+        snprintf(text, text_bytes, "127.0.0.1:%d", s->port);
+    } else {
+        snprintf(text, text_bytes, "%.*s:%d", host_len, s->control, s->port);
+    }
+}
+
+static void keep_port(struct gr_job *j, const struct gr_serve_child *s)
+{
+    struct gr_child *k = &j->children.child[j->child];
+    char address[80];
+    with_port(s, address, sizeof(address), false);
+    for (int i = 0; k->argv[i] != NULL; i++) {
+        char *copy = strcmp(k->argv[i], s->control) == 0 ? strdup(address) : NULL;
+        if (copy != NULL) {
+            free(k->argv[i]);
+            k->argv[i] = copy;
+            return;
+        }
+    }
+}
+
+bool gr_serve_child_is_ready(struct gr_job *j, struct gr_serve_child *s)
+{
+    char text[128];
+    struct gr_address a;
+    const ssize_t n = read(s->ready_fd, text, sizeof(text) - 1);
+    if (n <= 0 || s->port != 0) {
+        return false;
+    }
+    text[n] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    if (gr_address_parse("the orchestrator's address", text, 1, &a) != GR_OK) {
+        return false;
+    }
+    s->port = a.port;
+    with_port(s, s->connect, sizeof(s->connect), true);
+    keep_port(j, s);
+    return true;
+}

@@ -1,0 +1,20 @@
+/* The orchestrator of a job: `graft serve' as a child of rank 0. The system chooses its port, which it says over a pipe
+ * once it serves. Another life of it, after a kill, takes the same port, where the workers look for it. */
+#ifndef GR_ORCHESTRATOR_LAUNCH_SERVE_CHILD_H
+#define GR_ORCHESTRATOR_LAUNCH_SERVE_CHILD_H
+
+#include "orchestrator/launch/job.h"
+
+struct gr_serve_child {
+    char control[64]; /* where it listens, with port 0; set by the caller */
+    char connect[64]; /* where a process of this host reaches it, once it is ready */
+    int ready_fd;     /* readable when it has something to say; -1: not started */
+    int port;         /* 0: not known yet */
+};
+
+/* Sets j->child. */
+GR_NODISCARD enum gr_status gr_serve_child_start(struct gr_job *j, struct gr_serve_child *s);
+/* Reads what it has said. True once: from here on port and connect are known. */
+bool gr_serve_child_is_ready(struct gr_job *j, struct gr_serve_child *s);
+
+#endif
