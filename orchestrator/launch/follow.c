@@ -94,7 +94,7 @@ static void take_signals(struct follow *f)
 {
     int signal_number = 0, index = -1;
     const enum gr_child_event e = gr_children_poll(&f->j->children, &signal_number, &index);
-    const int handed_on = gr_job_user_signal();
+    const int handed_on = gr_job_user_signal(&signal_number);
     if (handed_on != 0) {
         gr_children_signal(&f->j->children, handed_on);
     }
@@ -108,7 +108,8 @@ static void take_signals(struct follow *f)
     }
     if (e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP) {
         f->child_done = true;
-        f->status = e == GR_CHILD_ENDED ? 0 : GR_MAX(f->j->children.child[index].exit_status, 1);
+        const int status = f->j->children.child[index].exit_status;
+        f->status = e == GR_CHILD_ENDED ? status : GR_MAX(status, 1);
     }
 }
 

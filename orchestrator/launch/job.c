@@ -38,9 +38,14 @@ enum gr_status gr_job_user_signals(int *fd_out)
     return GR_OK;
 }
 
-int gr_job_user_signal(void)
+int gr_job_user_signal(int *ending)
 {
     uint64_t count;
+    if (*ending == SIGUSR1 || *ending == SIGUSR2) {
+        const int number = *ending;
+        *ending = 0;
+        return number;
+    }
     if (user_fd < 0 || read(user_fd, &count, sizeof(count)) != (ssize_t)sizeof(count)) {
         return 0;
     }

@@ -35,7 +35,8 @@ void gr_job_self(const struct gr_job *j, struct gr_hello *hello_out);
 
 /* Signals that are handed on and end nothing here. fd: readable when one has come. */
 GR_NODISCARD enum gr_status gr_job_user_signals(int *fd_out);
-/* 0: none (any more). */
-int gr_job_user_signal(void);
+/* 0: none (any more). *ending: what gr_children_poll() has read; a signal that is handed on ends nothing, whoever reads
+ * it, and is taken out of it. */
+int gr_job_user_signal(int *ending);
 
 #endif

@@ -254,7 +254,7 @@ static void watch_children(struct lead *d)
 {
     int number = 0, index = -1;
     const enum gr_child_event e = gr_children_poll(&d->j->children, &number, &index);
-    const int handed_on = gr_job_user_signal();
+    const int handed_on = gr_job_user_signal(&number);
     if (handed_on != 0) {
         gr_children_signal(&d->j->children, handed_on);
         if (d->command > 0) {

@@ -3,6 +3,7 @@
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/parse.h"
 #include "common/process/child_args.h"
 #include "common/process/program.h"
 
@@ -105,18 +106,20 @@ static void keep_port(struct gr_job *j, const struct gr_serve_child *s)
 
 bool gr_serve_child_is_ready(struct gr_job *j, struct gr_serve_child *s)
 {
-    char text[128];
-    struct gr_address a;
+    char text[1024];
+    int64_t port = 0;
     const ssize_t n = read(s->ready_fd, text, sizeof(text) - 1);
     if (n <= 0 || s->port != 0) {
         return false;
     }
     text[n] = '\0';
     text[strcspn(text, "\n")] = '\0';
-    if (gr_address_parse("the orchestrator's address", text, 1, &a) != GR_OK) {
+    const char *colon = strrchr(text, ':'); /* of several addresses all have one port */
+    if (colon == NULL || !gr_parse_int(colon + 1, 1, GR_PORT_MAX, &port)) {
+        log_error("the orchestrator's address, `%.200s', has no port", text);
         return false;
     }
-    s->port = a.port;
+    s->port = (int)port;
     with_port(s, s->connect, sizeof(s->connect), true);
     keep_port(j, s);
     return true;

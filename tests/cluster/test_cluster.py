@@ -263,6 +263,19 @@ def signals_end_the_job():
 
 
 @case
+def user_signals_are_handed_on():
+    """SIGUSR1 to rank 0 reaches the command, and ends nothing."""
+    folder = path("usr1")
+    j = Job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", "bash", "-c",
+            "trap 'echo heard; exit 3' USR1; echo trapped >&2; while :; do sleep 0.05; done")
+    j.wait_for("trapped")
+    lead = [p for p in processes(("launch", folder)) if b"OMPI_COMM_WORLD_RANK=0\0" in open(f"/proc/{p}/environ", "rb").read()]
+    os.kill(lead[0], signal.SIGUSR1)
+    done = j.end(30)
+    has(done, "heard", "the job ended with status 3")
+
+
+@case
 def mpirun_of_several_commands():
     """MPMD, and ranks that follow the launcher's numbers, not the order of words. [A8]"""
     one = (GRAFT, "launch", *PAIR)
@@ -328,7 +341,7 @@ def srun_pair():
     assert ids_of(done) == plain(64)
     done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", path("three"), "--", *TURN, "--max-tokens", "64")
     assert ids_of(done) == plain(64)
-    assert [v[1] for _, v in sorted(ranks(done).items())] == ["n1", "n2", "n3"]
+    assert len({v[1] for v in ranks(done).values()}) == 3, done.stderr
 
 
 @slurm
@@ -342,7 +355,7 @@ def srun_by_name():
 def srun_without_a_key():
     done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR)
     assert done.returncode != 0
-    has(done, "rank 2 on host n3", "share no key", "GRAFT_KEY_FILE", "--job-dir")
+    has(done, "rank 2 on host n", "share no key", "GRAFT_KEY_FILE", "--job-dir")
 
 
 @slurm
