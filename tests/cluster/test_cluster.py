@@ -276,6 +276,24 @@ def user_signals_are_handed_on():
 
 
 @case
+def gpus_by_place():
+    """cuda:local by a driver of the test: the place among the ranks of a host, and what is refused. [D1, D4, D6]"""
+    roles = ("--roles", "serve:1,target:2", "--model", TARGET, "--target-device", "cuda:local", "--start-within", "20")
+    fake = {"LD_LIBRARY_PATH": os.path.join(BUILD, "tests/cluster"), "CUDA_VISIBLE_DEVICES": "4,5"}
+    for n, words in (("2", ("cuda:0", "cuda:1")), ("1", ("rank 1 and rank 2 on host", "both have the GPU at PCI 0000:17:00.0")),
+                     (None, ("the driver says error 100",))):
+        done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *roles,
+                   **fake, **({"FAKE_GPUS": n} if n else {}))
+        assert done.returncode != 0
+        if n != "2":
+            has(done, *words)
+        else:  # the workers were told their GPUs, which are not there; the first to say so ends the job
+            assert any(w in done.stderr for w in words), done.stderr
+    done = job(*MPIRUN, "-np", "4", GRAFT, "launch", "--roles", "serve:1,target:3", *roles[2:], FAKE_GPUS="2", **fake)
+    has(done, "rank 3 on host", "sees 2 GPUs, and 3 ranks of that host want one", "--share-gpu")
+
+
+@case
 def mpirun_of_several_commands():
     """MPMD, and ranks that follow the launcher's numbers, not the order of words. [A8]"""
     one = (GRAFT, "launch", *PAIR)

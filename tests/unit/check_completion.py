@@ -12,7 +12,8 @@ GRAFT = sys.argv[1]
 # What is typed, the cursor at its end; what must be offered, what must not, or all that is offered. bash hands `=' and
 # `:' over as words of their own.
 CASES = [
-    (["graft", ""], {"run", "chat", "serve", "session", "ping", "wait", "stop", "options", "completion", "--help", "--version"}, None),
+    (["graft", ""],
+     {"run", "chat", "serve", "launch", "session", "ping", "wait", "stop", "options", "completion", "--help", "--version"}, None),
     (["graft", "se"], {"serve", "session"}, None),
     (["graft", "session", ""], {"list", "show", "open", "send", "close", "refresh", "purge", "--help"}, None),
     (["graft", "run", "--max-t"], {"--max-tokens"}, None),

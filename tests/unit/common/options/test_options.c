@@ -338,6 +338,13 @@ static void test_choices_are_their_enums(void **state)
         {GR_OPTION_verbs_mode, GR_VERBS_TWO_SIDED, "two_sided"},
         {GR_OPTION_chat_thinking, GR_CHOICE_THINKING_ON, "on"},
         {GR_OPTION_chat_thinking, GR_CHOICE_THINKING_OFF, "off"},
+        {GR_OPTION_ranks, GR_CHOICE_RANKS_AUTO, "auto"},
+        {GR_OPTION_ranks, GR_CHOICE_RANKS_SLURM, "slurm"},
+        {GR_OPTION_ranks, GR_CHOICE_RANKS_OMPI, "ompi"},
+        {GR_OPTION_ranks, GR_CHOICE_RANKS_PMIX, "pmix"},
+        {GR_OPTION_ranks, GR_CHOICE_RANKS_PMI, "pmi"},
+        {GR_OPTION_ranks, GR_CHOICE_RANKS_TORCHRUN, "torchrun"},
+        {GR_OPTION_ranks, GR_CHOICE_RANKS_NONE, "none"},
         {GR_OPTION_shell, GR_SHELL_BASH, "bash"},
         {GR_OPTION_shell, GR_SHELL_ZSH, "zsh"},
     };
