@@ -63,13 +63,20 @@ void gr_job_self(const struct gr_job *j, struct gr_hello *hello_out)
     gr_host_id(hello_out->host_id);
 }
 
+int gr_job_device(const struct gr_job *j)
+{
+    const struct gr_launch_rank *own = &j->roles.rank[j->who.rank];
+    const int named = own->role == GR_LAUNCH_TARGET ? j->o.target_device : j->o.draft_device;
+    return own->has_device ? own->device : named;
+}
+
 /* Its device, in the row from which the worker's command line takes it. */
 static enum gr_status set_device(struct gr_job *j, int device)
 {
     const struct gr_launch_rank *own = &j->roles.rank[j->who.rank];
     const bool target = own->role == GR_LAUNCH_TARGET;
     const enum gr_option_id row = target ? GR_OPTION_target_device : GR_OPTION_draft_device;
-    const int asked = own->has_device ? own->device : target ? j->o.target_device : j->o.draft_device;
+    const int asked = gr_job_device(j);
     const int taken = asked == GR_DEVICE_LOCAL && device >= 0 ? device : asked;
     char text[32];
     if (!own->has_device && taken == asked) {

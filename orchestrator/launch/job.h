@@ -30,6 +30,8 @@ int gr_job_follow(struct gr_job *j);
  * a target, NULL: its default. */
 GR_NODISCARD enum gr_status gr_job_line(struct gr_job *j, const char *join, const char *listen, int device,
                                         struct gr_worker_line *line_out);
+/* The device that this rank was told: by its plan's item, else by --target-device or --draft-device. */
+int gr_job_device(const struct gr_job *j);
 /* What each end of a hand-shake says of itself. */
 void gr_job_self(const struct gr_job *j, struct gr_hello *hello_out);
 

@@ -32,20 +32,28 @@ static int load(struct gr_options *o, int argc, char **argv, struct gr_yaml_conf
     return st == GR_OK ? -1 : gr_program_refused(st == GR_EFORMAT ? GR_EINVAL : st);
 }
 
-/* The workers are of different hosts, so that what two of one host may not do says nothing here. */
+/* The workers are of different hosts, so that what two of one host may not do says nothing here; whether the shapes of
+ * --tuned fit its GPU is the worker's to say. */
 static enum gr_status plan_worker(struct gr_job *j)
 {
-    const int target = j->o.target_device, draft = j->o.draft_device;
-    if (j->o.transport == GR_CHOICE_LOOP) {
+    struct gr_options *o = &j->o;
+    const int target = o->target_device, draft = o->draft_device;
+    const char *tuned = o->tuned;
+    const bool require_tuned = o->require_tuned;
+    if (o->transport == GR_CHOICE_LOOP) {
         log_error("--transport loop: target and drafter are of different ranks");
         return GR_EINVAL;
     }
-    j->o.targets.n = j->o.drafts.n = 0; /* the roles have taken them */
-    j->o.target_device = j->o.draft_device = GR_DEVICE_CPU;
-    const enum gr_status st = j->who.rank == 0 ? GR_OK : gr_plan_local(&j->o, &j->plan);
-    j->o.target_device = target;
-    j->o.draft_device = draft;
-    j->plan.target_tuned = j->plan.draft_tuned = j->o.tuned != NULL;
+    o->targets.n = o->drafts.n = 0; /* the roles have taken them */
+    o->target_device = o->draft_device = GR_DEVICE_CPU;
+    o->tuned = NULL;
+    o->require_tuned = false;
+    const enum gr_status st = j->who.rank == 0 ? GR_OK : gr_plan_local(o, &j->plan);
+    o->target_device = target;
+    o->draft_device = draft;
+    o->tuned = tuned;
+    o->require_tuned = require_tuned;
+    j->plan.target_tuned = j->plan.draft_tuned = tuned != NULL && gr_job_device(j) != GR_DEVICE_CPU;
     return st;
 }
 
@@ -107,11 +115,8 @@ static void introduce(const struct gr_job *j)
 
 static enum gr_status find_gpus(struct gr_job *j)
 {
-    const struct gr_launch_rank *own = &j->roles.rank[j->who.rank];
-    const int asked = own->has_device                 ? own->device
-                      : own->role == GR_LAUNCH_TARGET ? j->o.target_device
-                                                      : j->o.draft_device;
-    j->self.wants_gpu = own->role != GR_LAUNCH_SERVE && asked == GR_DEVICE_LOCAL;
+    const bool works = j->roles.rank[j->who.rank].role != GR_LAUNCH_SERVE;
+    j->self.wants_gpu = works && gr_job_device(j) == GR_DEVICE_LOCAL;
     return j->self.wants_gpu && !j->o.dry_run && !j->o.print_command ? gr_launch_gpus(&j->self) : GR_OK;
 }
 

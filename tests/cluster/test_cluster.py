@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from harness import BUILD, CASES, DRAFT, GRAFT, ROOT, SLOW, TARGET, case, generate, main, wait_for
+from harness import BUILD, CASES, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, case, generate, main, wait_for
 
 LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -177,6 +177,36 @@ def mpirun_many():
     done = job(*MPIRUN, "-np", "6", GRAFT, "launch", "--plan", plan, "--", *TURN, "--max-tokens", "32")
     assert ids_of(done) == plain(32)
     assert [v[2] for _, v in sorted(ranks(done).items())] == ["serve"] + ["target"] * 3 + ["draft"] * 2
+
+
+@case
+def mpirun_head():
+    """An EAGLE-3 head as the drafter, and a tree in each round."""
+    done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *ROLES, "--model", TARGET, "--draft", HEAD, "--", *TURN, "--max-tokens", "64",
+               "--num-speculative-tokens", "4")
+    assert ids_of(done) == plain(64)
+    assert '"num_accepted_tokens":0' not in done.stdout.replace(" ", ""), done.stdout
+
+
+@case
+def commands_are_printed():
+    """--print-command, word by word. [C12]"""
+    def line(rank, *args):
+        done = job(GRAFT, "launch", "--print-command", *args, RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.replace(ROOT + "/", "").strip()
+    more = ("--threads", "2", "--draft-threads", "1", "--kv-blocks", "100", "--sessions", "3", "--specpv", "lossy", "--log-level",
+            "info", "--", "echo", "it's")
+    want = [
+        "graft serve --control ANY:0; echo 'it'\\''s'",
+        "graft-draft --join RANK0:PORT --sessions 3 --model models/demo/draft --threads 1 --log-level info --supervise",
+        "graft-target --join RANK0:PORT --sessions 3 --model models/demo/target --threads 2 --kv-blocks 100 --log-level info"
+        " --specpv on --listen OWN:0 --supervise"]
+    for rank in range(3):
+        assert line(rank, *PAIR, *more) == want[rank], (line(rank, *PAIR, *more), want[rank])
+    assert line(2, *ROLES, "--model", TARGET, "--draft", HEAD, "--target-device", "cuda:local") == (
+        "graft-target --join RANK0:PORT --sessions 8 --model models/demo/target --device cuda:local --head models/demo/eagle3"
+        " --listen OWN:0 --supervise")
 
 
 @case
@@ -481,7 +511,7 @@ def srun_sources():
     assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"pmi"}, done.stderr
     done = job("srun", "-n4", "-m", "arbitrary", "-w", "n1,n1,n1,n2", *dry)
     assert [v[1] for _, v in sorted(ranks(done).items())] == ["n1", "n1", "n1", "n2"], done.stderr
-    for how in ("block", "cyclic"):
+    for how in ("block", "cyclic") * (15 if LONG else 1):
         done = job("srun", "-N2", "-n4", "-m", how, *dry)
         assert ranks(done)[0][2] == "serve" and sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
     done = job("salloc", "-Q", "-n3", ":", "-n1", "srun", "--het-group=0,1", *dry)
