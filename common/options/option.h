@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define GR_OPTION_ROW_MAX 128   /* of a table */
+#define GR_OPTION_ROW_MAX 192   /* of a table */
 #define GR_OPTION_WORDS_MAX 288 /* texts of a WORDS option: the results of all commands of a gates file */
 #define GR_OPTION_IDS_MAX 64    /* ids of an IDS option */
 #define GR_OPTION_LIST_MAX 32   /* values of CHOICES, COUNTS and DEVICES */

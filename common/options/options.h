@@ -74,6 +74,7 @@ enum gr_option_id {
 #undef GR_OPTION
     GR_N_OPTION
 };
+_Static_assert(GR_N_OPTION <= GR_OPTION_ROW_MAX, "a row of the table has a place in gr_option_values");
 
 /* A member for each row, by its id. */
 struct gr_options {
