@@ -9,6 +9,7 @@
 #include "orchestrator/launch/facts.h"
 #include "orchestrator/launch/gpu.h"
 #include "orchestrator/launch/job.h"
+#include "transport/connect/cluster.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -230,6 +231,7 @@ int gr_command_launch(int argc, char **argv)
     j.child = j.children.signal_fd = -1;
     int status = load(&j.o, argc, argv, yaml);
     if (status < 0) {
+        gr_cluster_use(j.o.cluster); /* of this process, and of those that it starts */
         status = run(&j);
     }
     free(j.env);
