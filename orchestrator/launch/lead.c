@@ -255,11 +255,10 @@ static void watch_children(struct lead *d)
     int number = 0, index = -1;
     const enum gr_child_event e = gr_children_poll(&d->j->children, &number, &index);
     const int handed_on = gr_job_user_signal(&number);
-    if (handed_on != 0) {
+    if (handed_on != 0 && d->command > 0) {
+        kill(d->command, handed_on); /* the orchestrator would drain, and the job end without its command's word */
+    } else if (handed_on != 0) {
         gr_children_signal(&d->j->children, handed_on);
-        if (d->command > 0) {
-            kill(d->command, handed_on);
-        }
     }
     if (number != 0) {
         interrupt(d, number);
