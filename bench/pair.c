@@ -136,9 +136,7 @@ bool gr_pair_on_one_gpu(const struct gr_pair_config *c)
 int gr_pair_worker(const struct gr_pair *p, enum gr_worker_role role)
 {
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        uint64_t rtt_ns = 0;
-        uint32_t n_session = 0;
-        const struct gr_worker_info *info = gr_orch_worker(gr_hub_orch(p->hub), i, &rtt_ns, &n_session);
+        const struct gr_worker_info *info = gr_orch_worker(gr_hub_orch(p->hub), i, NULL);
         if (info != NULL && info->role == role) {
             return (int)i;
         }

@@ -245,7 +245,7 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     gr_turn_wishes_copy(&s->request.wishes.turn, &turn->wishes);
     s->request.user = turn->user;
     begin_turn(s, keep_len);
-    const bool is_held = s->at.target >= 0 && !s->at.open_after_close && !o->worker[s->at.target].leaving;
+    const bool is_held = s->at.target >= 0 && !s->at.open_after_close && orch_is_taking(&o->worker[s->at.target]);
     if (is_held && orch_lacks_draft(o, s)) {
         orch_open_over(o, s);
     } else if (is_held) {
@@ -700,15 +700,24 @@ static uint64_t step_drafters(struct gr_orch *o)
     return next_ns;
 }
 
+/* Is a target there that only its operator keeps from taking turns? */
+static bool some_are_drained(const struct gr_orch *o)
+{
+    bool some = false;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        const struct worker *w = &o->worker[i];
+        some = some || (w->joined && w->drained && w->info.role == GR_WORKER_TARGET);
+    }
+    return some;
+}
+
 static void give_turn_up(struct gr_orch *o, struct session *s)
 {
     char text[GR_MSG_TEXT_MAX];
     const uint64_t waited_s = o->config.queue_timeout_ns / GR_S;
-    snprintf(text, sizeof(text),
-             gr_orch_n_worker(o, GR_WORKER_TARGET) == 0
-                 ? "no target: none was there for %" PRIu64 " s (--queue-timeout)"
-                 : "no target: none has taken this turn for %" PRIu64 " s (--queue-timeout)",
-             waited_s);
+    snprintf(text, sizeof(text), "no target: none %s for %" PRIu64 " s (--queue-timeout)%s",
+             gr_orch_n_worker(o, GR_WORKER_TARGET) == 0 ? "was there" : "has taken this turn", waited_s,
+             some_are_drained(o) ? "; `graft worker list' tells which are drained" : "");
     log_warn("session %" PRIu64 ": %s; its turn is given up", s->id, text);
     orch_fail_turn(o, s, text);
 }

@@ -164,11 +164,24 @@ GR_NODISCARD enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, c
 /* Sends a PING at once; on_pong follows with the cookie, which is not 0. GR_ENOTFOUND: no such worker; GR_AGAIN: too
  * many are on their way. */
 GR_NODISCARD enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns);
-/* NULL: nobody has joined under this number. */
-const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, uint64_t *rtt_ns_out,
-                                            uint32_t *n_session_out);
+/* Drains it for its operator: it takes no session and no attachment any more, idle sessions leave it at once, to be
+ * placed anew by their next turn, and running turns end with it; those of a drafter go on with another one, as soon as
+ * one fits. It stays, until it is drained no longer (drain false). A worker that comes back after its link broke is
+ * still drained, one that was started anew is not. GR_ENOTFOUND: no such worker. */
+GR_NODISCARD enum gr_status gr_orch_drain(struct gr_orch *o, uint32_t worker, bool drain, uint64_t now_ns);
+
+/* What a worker has to do. */
+struct gr_worker_status {
+    uint64_t rtt_ns;
+    uint32_t n_session; /* that it holds, or is attached to */
+    uint32_t n_active;  /* of them in a turn: those that are being opened or closed, too */
+    bool draining;      /* gr_orch_drain() */
+    bool leaving;       /* it is to end, and has said so */
+};
+/* NULL: nobody has joined under this number. out may be NULL. */
+const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, struct gr_worker_status *out);
 uint32_t gr_orch_n_refused(const struct gr_orch *o);
-/* Workers of a role that have joined and are not leaving. */
+/* Workers of a role that have joined and are not leaving; those that are drained count. */
 uint32_t gr_orch_n_worker(const struct gr_orch *o, enum gr_worker_role role);
 
 /* Does what time brings: pings, silent workers, session_ttl, queue_timeout; lets go of workers that leave. Returns when

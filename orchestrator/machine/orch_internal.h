@@ -98,6 +98,7 @@ struct worker {
     bool joined;
     bool leaving; /* it has asked to be let go: no session begins with it, or goes on with it in a turn to come */
     bool let_go;  /* it was told to end */
+    bool drained; /* its operator wants it empty: no session begins with it, idle ones leave it, turns end with it */
     struct gr_worker_info info;
     struct worker_load load;
     struct gr_round_forecast forecast; /* by its last PONG */
@@ -219,6 +220,8 @@ int orch_place_target(struct gr_orch *o, const struct session *s);
 bool orch_another_fits(const struct gr_orch *o, const struct session *s);
 /* The drafter to attach it to while `target` has it, -1: none fits. */
 int orch_place_drafter(struct gr_orch *o, const struct session *s, int target);
+/* Does the worker take sessions at all? */
+bool orch_is_taking(const struct worker *w);
 /* Another drafter where its trees would take half as long or less, by what both have said; -1: there is none. */
 int orch_freer_drafter(const struct gr_orch *o, const struct session *s);
 /* Does a drafter but this one fit it? Nothing is chosen. */
@@ -264,6 +267,9 @@ void orch_finish_if_released(struct gr_orch *o, struct session *s);
 /* A worker has come: idle sessions of those that have more than their share leave them, and are placed anew by their
  * next turn. */
 void orch_spread_idle(struct gr_orch *o, enum gr_worker_role role);
+/* It leaves the workers that are drained as far as its state permits: an idle one at once, one in a turn its drafter
+ * where another fits. */
+void orch_vacate(struct gr_orch *o, struct session *s);
 
 /* ---- orch_workers.c ---- */
 /* The worker has said something. */

@@ -32,9 +32,14 @@ bool orch_same_numerics(const struct session *s, const struct gr_worker_info *ta
     return strcmp(s->numerics_id, target->numerics_id) == 0 || !has_generated(&s->turn.transcript);
 }
 
+bool orch_is_taking(const struct worker *w)
+{
+    return w->joined && !w->leaving && !w->drained;
+}
+
 static bool is_taking(const struct worker *w, enum gr_worker_role role)
 {
-    return w->joined && !w->leaving && w->info.role == role;
+    return orch_is_taking(w) && w->info.role == role;
 }
 
 static bool is_target(const struct gr_orch *o, const struct session *s, int worker, int target)

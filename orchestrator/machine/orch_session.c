@@ -307,10 +307,45 @@ void orch_drop_idle(struct gr_orch *o, struct session *s, const char *why)
     report_end(o, s, false);
 }
 
+/* ---- moves ---- */
+
+/* Its target lets go of it; the next turn is opened where it fits best. */
+static void leave_home(struct gr_orch *o, struct session *s)
+{
+    orch_detach(o, s);
+    orch_home_close_sent(s);
+    send_to(o, s->at.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = s->id});
+}
+
+static bool is_drained(const struct gr_orch *o, int worker)
+{
+    return worker >= 0 && o->worker[worker].drained;
+}
+
+static bool fits_elsewhere(const struct gr_orch *o, const struct session *s)
+{
+    return s->at.target >= 0 && orch_another_drafter_fits(o, s, (uint32_t)s->with.drafter);
+}
+
+void orch_vacate(struct gr_orch *o, struct session *s)
+{
+    const bool is_idle = s->state == GR_SESSION_IDLE;
+    const bool in_turn = s->state == GR_SESSION_RUNNING || s->state == GR_SESSION_OPENING;
+    if (is_idle && is_drained(o, s->at.target) && !s->at.open_after_close) {
+        leave_home(o, s);
+    } else if (is_idle && is_drained(o, s->with.drafter)) {
+        orch_detach(o, s);
+    } else if (in_turn && is_drained(o, s->with.drafter) && fits_elsewhere(o, s)) {
+        orch_detach(o, s);
+        orch_attach(o, s); /* of one that is being opened: when it is */
+    }
+}
+
 static void go_idle(struct gr_orch *o, struct session *s)
 {
     orch_idle(s, o->now_ns);
     o->next_expiry_ns = GR_MIN(o->next_expiry_ns, o->now_ns + o->config.session_ttl_ns);
+    orch_vacate(o, s);
 }
 
 void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text)
@@ -341,12 +376,9 @@ void orch_fail_turn(struct gr_orch *o, struct session *s, const char *text)
     orch_end_turn(o, s, GR_FINISH_ERROR, text);
 }
 
-/* Its target lets go of it; the next turn is opened where it fits best. */
-static void leave_home(struct gr_orch *o, struct session *s)
+static bool has_share(const struct worker *w, enum gr_worker_role role)
 {
-    orch_detach(o, s);
-    orch_home_close_sent(s);
-    send_to(o, s->at.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = s->id});
+    return w->joined && !w->drained && w->info.role == role;
 }
 
 /* How many sessions each worker of the role has above its share, which is the same for all. */
@@ -355,13 +387,13 @@ static void find_excess(const struct gr_orch *o, enum gr_worker_role role, uint3
     uint32_t n_held = 0;
     uint32_t n_worker = 0;
     for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        const bool counts = o->worker[i].joined && o->worker[i].info.role == role;
+        const bool counts = has_share(&o->worker[i], role);
         n_held += counts ? o->worker[i].load.n_held : 0;
         n_worker += counts;
     }
     const uint32_t share = n_worker > 0 ? (n_held + n_worker - 1) / n_worker : 0;
     for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        const bool counts = o->worker[i].joined && o->worker[i].info.role == role;
+        const bool counts = has_share(&o->worker[i], role);
         const uint32_t held = counts ? o->worker[i].load.n_held : 0;
         excess[i] = held - GR_MIN(held, share);
     }

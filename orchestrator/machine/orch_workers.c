@@ -83,6 +83,13 @@ static void forgive(struct gr_orch *o, uint32_t worker)
     }
 }
 
+static void vacate_drained(struct gr_orch *o)
+{
+    for (int i = 0; i < o->n_place; i++) {
+        orch_vacate(o, orch_at(o, i));
+    }
+}
+
 static void employ(struct gr_orch *o, uint32_t worker)
 {
     const enum gr_worker_role role = o->worker[worker].info.role;
@@ -91,8 +98,23 @@ static void employ(struct gr_orch *o, uint32_t worker)
         orch_open_waiting(o);
     } else {
         attach_running(o);
+        vacate_drained(o);
     }
     orch_spread_idle(o, role);
+}
+
+/* Did its link break while it was drained? It may have come back under another number: the old one forgets it. */
+static bool claim_drained(struct gr_orch *o, uint64_t incarnation)
+{
+    bool drained = false;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        struct worker *w = &o->worker[i];
+        if (!w->joined && w->drained && incarnation != 0 && w->info.incarnation == incarnation) {
+            drained = true;
+            w->drained = false;
+        }
+    }
+    return drained;
 }
 
 enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, uint64_t now_ns)
@@ -110,9 +132,15 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
             return refuse(o, worker, info, wrong);
         }
     }
-    o->worker[worker] = (struct worker){
-        .joined = true, .info = *info, .heard_ns = now_ns, .next_ping_ns = now_ns + o->config.ping_interval_ns};
-    employ(o, worker);
+    const bool drained = claim_drained(o, info->incarnation);
+    o->worker[worker] = (struct worker){.joined = true,
+                                        .drained = drained,
+                                        .info = *info,
+                                        .heard_ns = now_ns,
+                                        .next_ping_ns = now_ns + o->config.ping_interval_ns};
+    if (!drained) {
+        employ(o, worker);
+    }
     return GR_OK;
 }
 
@@ -184,6 +212,27 @@ void orch_leave(struct gr_orch *o, uint32_t worker)
         log_info("%s worker %u leaves when its turns are over", role_name(w->info.role), worker + 1);
     }
     w->leaving = true;
+}
+
+enum gr_status gr_orch_drain(struct gr_orch *o, uint32_t worker, bool drain, uint64_t now_ns)
+{
+    o->now_ns = now_ns;
+    if (worker >= GR_ORCH_WORKER_MAX || !o->worker[worker].joined) {
+        return GR_ENOTFOUND;
+    }
+    struct worker *w = &o->worker[worker];
+    if (w->drained == drain) {
+        return GR_OK;
+    }
+    w->drained = drain;
+    log_info("%s worker %u %s", role_name(w->info.role), worker + 1,
+             drain ? "is drained: it takes no more sessions" : "is drained no longer: it takes sessions");
+    if (drain) {
+        vacate_drained(o);
+    } else {
+        employ(o, worker);
+    }
+    return GR_OK;
 }
 
 /* A turn goes on with it, or an answer of it is awaited. */
@@ -322,15 +371,20 @@ uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns)
 
 /* ---- looking in ---- */
 
-const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, uint64_t *rtt_ns_out,
-                                            uint32_t *n_session_out)
+const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, struct gr_worker_status *out)
 {
     if (worker >= GR_ORCH_WORKER_MAX || !o->worker[worker].joined) {
         return NULL;
     }
-    *rtt_ns_out = o->worker[worker].rtt_ns;
-    *n_session_out = o->worker[worker].load.n_held;
-    return &o->worker[worker].info;
+    const struct worker *w = &o->worker[worker];
+    if (out != NULL) {
+        *out = (struct gr_worker_status){.rtt_ns = w->rtt_ns,
+                                         .n_session = w->load.n_held,
+                                         .n_active = w->load.n_active,
+                                         .draining = w->drained,
+                                         .leaving = w->leaving};
+    }
+    return &w->info;
 }
 
 uint32_t gr_orch_n_refused(const struct gr_orch *o)

@@ -311,16 +311,20 @@ static void list_session(const struct gr_desk *d, uint32_t client, const struct 
 }
 
 static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worker, const struct gr_worker_info *info,
-                        uint64_t rtt_ns, uint32_t n_session)
+                        const struct gr_worker_status *status)
 {
     struct gr_msg m = {.type = GR_MSG_WORKER,
                        .listed_worker = {.worker = worker + 1,
                                          .pid = info->pid,
-                                         .n_session = n_session,
+                                         .n_session = status->n_session,
+                                         .n_active = status->n_active,
+                                         .n_slot = info->n_slot,
+                                         .draining = status->draining,
+                                         .leaving = status->leaving,
                                          .role = info->role == GR_WORKER_TARGET ? 2 : 3,
                                          .n_vocab = info->n_vocab,
                                          .n_ctx_max = info->n_ctx_max,
-                                         .rtt_ns = rtt_ns,
+                                         .rtt_ns = status->rtt_ns,
                                          .model_fingerprint = info->model_fingerprint,
                                          .tokenizer_fingerprint = info->tokenizer_fingerprint}};
     memcpy(m.listed_worker.address, info->address, sizeof(m.listed_worker.address));
@@ -341,11 +345,10 @@ static void on_list(const struct gr_desk *d, uint32_t client, uint64_t now_ns)
         }
     }
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        uint64_t rtt_ns = 0;
-        uint32_t n_session = 0;
-        const struct gr_worker_info *info = gr_orch_worker(d->orch, i, &rtt_ns, &n_session);
+        struct gr_worker_status status;
+        const struct gr_worker_info *info = gr_orch_worker(d->orch, i, &status);
         if (info != NULL) {
-            list_worker(d, client, i, info, rtt_ns, n_session);
+            list_worker(d, client, i, info, &status);
             end.listed.n_worker++;
         }
     }
@@ -362,6 +365,25 @@ static void on_refresh(const struct gr_desk *d, uint32_t client, const struct gr
     } else {
         send_to(d, client, &reply);
     }
+}
+
+/* How many sessions are still in a turn with the worker is told. */
+static void on_drain_worker(const struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    struct gr_msg reply = *m;
+    struct gr_worker_status status = {0};
+    const uint32_t worker = m->drain_worker.worker - 1; /* of 0: none that there may be */
+    const enum gr_status st = gr_orch_drain(d->orch, worker, m->drain_worker.undo == 0, now_ns);
+    if (st != GR_OK) {
+        char text[GR_MSG_TEXT_MAX];
+        snprintf(text, sizeof(text), "no worker %u has joined; `graft worker list' tells which have",
+                 m->drain_worker.worker);
+        send_error(d, client, 0, st, text);
+        return;
+    }
+    (void)gr_orch_worker(d->orch, worker, &status);
+    reply.drain_worker.n_session = status.n_active;
+    send_to(d, client, &reply);
 }
 
 /* worker 0: the orchestrator itself answers. Cookie: the client's generation and number. */
@@ -407,6 +429,9 @@ enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct g
         return GR_OK;
     case GR_MSG_LIST:
         on_list(d, client, now_ns);
+        return GR_OK;
+    case GR_MSG_DRAIN_WORKER:
+        on_drain_worker(d, client, m, now_ns);
         return GR_OK;
     case GR_MSG_PING:
         on_ping(d, client, m, now_ns);

@@ -190,10 +190,8 @@ static void drop_earlier_link(struct gr_hub *h, uint32_t worker, uint64_t incarn
 /* One that has joined by loopback listens there alone: good for drafters beside it, of no use to others. */
 static void check_pair(const struct gr_hub *h, uint32_t target, uint32_t draft)
 {
-    uint64_t rtt_ns;
-    uint32_t n_session;
-    const struct gr_worker_info *t = gr_orch_worker(h->orch, target, &rtt_ns, &n_session);
-    const struct gr_worker_info *d = gr_orch_worker(h->orch, draft, &rtt_ns, &n_session);
+    const struct gr_worker_info *t = gr_orch_worker(h->orch, target, NULL);
+    const struct gr_worker_info *d = gr_orch_worker(h->orch, draft, NULL);
     if (t != NULL && d != NULL && t->role == GR_WORKER_TARGET && d->role == GR_WORKER_DRAFT &&
         gr_reach_is_local(t->address) && strcmp(t->host_id, d->host_id) != 0 && strcmp(t->peer, d->peer) != 0) {
         log_warn("draft worker %u (host %s, address %s) cannot reach target worker %u (host %s) at %s: start that one "

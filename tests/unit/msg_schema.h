@@ -102,6 +102,11 @@ static const struct field {
     {"target", U32, 1 << 16},
     {"drafter", U32, 1 << 16},
     {"n_worker", U32, 1 << 16},
+    {"n_active", U32, 1 << 16},
+    {"n_slot", U32, 1 << 16},
+    {"draining", U32, 1},
+    {"leaving", U32, 1},
+    {"undo", U32, 1},
     {"n_reopen", U32, UINT32_MAX},
     {"idle_ns", U64, 0},
     {"n_tree", U64, 0},
@@ -177,6 +182,7 @@ static const struct schema {
     {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns n_turn round_ns more_ns "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " ended "},
     {GR_MSG_DRAIN, "DRAIN", " ", " "},
+    {GR_MSG_DRAIN_WORKER, "DRAIN_WORKER", " worker ", " undo n_session "},
     {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen cut undrafted "},
     {GR_MSG_REFRESH, "REFRESH", " session ", " "},
     {GR_MSG_REFRESHED, "REFRESHED", " n_session ", " "},
@@ -187,7 +193,7 @@ static const struct schema {
      " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ",
      " specpv n_partial n_refresh n_checked n_drifted "},
     {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
-     " model_fingerprint tokenizer_fingerprint host peer "},
+     " model_fingerprint tokenizer_fingerprint host peer n_active n_slot draining leaving "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
 };
 #define N_TYPE ((int)GR_ARRAY_LEN(schema))

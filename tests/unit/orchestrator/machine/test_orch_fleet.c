@@ -32,6 +32,7 @@ struct fleet {
     uint64_t hash[SESSIONS];                           /* of what a session's text is by now; by its number */
     uint32_t len[SESSIONS], epoch[SESSIONS];
     int n_done, n_failed;
+    char text[GR_MSG_TEXT_MAX]; /* of the last turn that ended */
 };
 
 static void answer_later(struct fleet *f, uint32_t worker, struct gr_msg m)
@@ -104,7 +105,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     struct fleet *f = ctx;
     (void)session;
     (void)user;
-    (void)text;
+    snprintf(f->text, sizeof(f->text), "%s", text);
     f->n_done++;
     f->n_failed += finish == GR_FINISH_ERROR;
 }
@@ -189,11 +190,17 @@ static void append(struct fleet *f, uint64_t id)
     assert_int_equal(gr_orch_append(f->orch, id, &t, f->now_ns), GR_OK);
 }
 
+/* Zeroes: it is not there. */
+static struct gr_worker_status status_of(const struct fleet *f, uint32_t worker)
+{
+    struct gr_worker_status status = {0};
+    (void)gr_orch_worker(f->orch, worker, &status);
+    return status;
+}
+
 static uint32_t held_by(const struct fleet *f, uint32_t worker)
 {
-    uint64_t rtt_ns = 0;
-    uint32_t n = 0;
-    return gr_orch_worker(f->orch, worker, &rtt_ns, &n) != NULL ? n : 0;
+    return status_of(f, worker).n_session;
 }
 
 /* The counts are those of the sessions that are there. */
@@ -469,6 +476,191 @@ static void test_busy_drafter_sheds(void **state)
     destroy_fleet(f);
 }
 
+static void drain(struct fleet *f, uint32_t worker, bool drained)
+{
+    assert_int_equal(gr_orch_drain(f->orch, worker, drained, f->now_ns), GR_OK);
+}
+
+static void settle(struct fleet *f)
+{
+    for (int k = 0; k < 4; k++) {
+        answer(f);
+    }
+    check_counts(f);
+}
+
+/* A target that is drained: idle sessions leave it at once, running ones when their turn is over, none comes; drained
+ * no longer it takes its share. Every text goes on: append() fails where one is lost. */
+static void test_drain_target(void **state)
+{
+    (void)state;
+    uint64_t id[6];
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    for (int i = 0; i < 6; i++) {
+        id[i] = open_session(f, true);
+        settle(f);
+    }
+    join(f, 1, GR_WORKER_TARGET, 0);
+    end_turn(f, id[0]);
+    end_turn(f, id[1]);
+    settle(f);
+    drain(f, 0, true);
+    assert_true(status_of(f, 0).draining && !status_of(f, 0).leaving);
+    assert_int_equal(status_of(f, 0).n_active, 4);
+    settle(f);
+    assert_int_equal(held_by(f, 0), 4);
+    assert_int_equal(held_by(f, 1), 0);
+    append(f, id[0]);
+    settle(f);
+    assert_int_equal(info_of(f, id[0]).target, 1);
+    assert_int_equal(info_of(f, id[2]).target, 0); /* in its turn */
+    for (int i = 2; i < 6; i++) {
+        end_turn(f, id[i]);
+    }
+    settle(f);
+    assert_int_equal(held_by(f, 0), 0);
+    for (int i = 1; i < 6; i++) {
+        append(f, id[i]);
+        settle(f);
+    }
+    assert_int_equal(held_by(f, 1), 6);
+    for (int i = 0; i < 4; i++) {
+        end_turn(f, id[i]);
+    }
+    settle(f);
+    drain(f, 0, false);
+    settle(f);
+    for (int i = 0; i < 4; i++) {
+        append(f, id[i]);
+        settle(f);
+    }
+    assert_int_equal(held_by(f, 0), 3);
+    assert_int_equal(held_by(f, 1), 3);
+    assert_int_equal(f->n_failed, 0);
+    destroy_fleet(f);
+}
+
+/* The next turn is begun before the target has let go of the session: it is opened elsewhere all the same. */
+static void test_turn_crosses_the_drain(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    const uint64_t id = open_session(f, true);
+    settle(f);
+    join(f, 1, GR_WORKER_TARGET, 0);
+    drain(f, 0, true);
+    end_turn(f, id);
+    append(f, id);
+    settle(f);
+    assert_int_equal(info_of(f, id).target, 1);
+    assert_int_equal(info_of(f, id).state, GR_SESSION_RUNNING);
+    destroy_fleet(f);
+}
+
+/* The only target is drained: a turn waits for it, or for another one, and is given up in the end. */
+static void test_drain_the_only_target(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    gr_orch_configure(f->orch, &(struct gr_orch_config){.queue_timeout_ns = 10 * GR_S});
+    join(f, 0, GR_WORKER_TARGET, 0);
+    const uint64_t id = open_session(f, true);
+    settle(f);
+    drain(f, 0, true);
+    drain(f, 0, true); /* said twice it is the same */
+    end_turn(f, id);
+    settle(f);
+    append(f, id);
+    settle(f);
+    assert_int_equal(info_of(f, id).state, GR_SESSION_WAITING);
+    drain(f, 0, false);
+    settle(f);
+    assert_int_equal(info_of(f, id).state, GR_SESSION_RUNNING);
+    drain(f, 0, true);
+    (void)open_session(f, false);
+    settle(f);
+    (void)gr_orch_step(f->orch, f->now_ns);
+    assert_int_equal(f->n_failed, 0);
+    f->now_ns += 10 * GR_S;
+    (void)gr_orch_step(f->orch, f->now_ns);
+    assert_int_equal(f->n_failed, 1);
+    assert_non_null(strstr(f->text, "no target"));
+    assert_non_null(strstr(f->text, "drained"));
+    assert_int_equal(info_of(f, id).state, GR_SESSION_RUNNING);
+    destroy_fleet(f);
+}
+
+/* A drafter that is drained: its sessions go on with another at once where one fits, else finish with it, and leave it
+ * for one that comes. */
+static void test_drain_drafter(void **state)
+{
+    (void)state;
+    uint64_t id[4];
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_DRAFT, 0);
+    for (int i = 0; i < 4; i++) {
+        id[i] = open_session(f, true);
+        settle(f);
+    }
+    end_turn(f, id[0]);
+    settle(f);
+    drain(f, 1, true);
+    settle(f);
+    assert_int_equal(held_by(f, 1), 3); /* no other one fits */
+    assert_int_equal(info_of(f, id[0]).drafter, -1);
+    assert_int_equal(info_of(f, id[0]).target, 0);
+    end_turn(f, id[1]);
+    settle(f);
+    assert_int_equal(held_by(f, 1), 2);
+    append(f, id[0]);
+    settle(f);
+    assert_int_equal(info_of(f, id[0]).drafter, -1);
+    join(f, 2, GR_WORKER_DRAFT, 0);
+    settle(f);
+    assert_int_equal(held_by(f, 1), 0);
+    assert_int_equal(held_by(f, 2), 3);
+    drain(f, 1, false);
+    drain(f, 2, true);
+    settle(f);
+    assert_int_equal(held_by(f, 1), 3);
+    assert_int_equal(held_by(f, 2), 0);
+    assert_int_equal(f->n_failed, 0);
+    destroy_fleet(f);
+}
+
+static void join_as(struct fleet *f, uint32_t worker, uint64_t incarnation)
+{
+    const struct gr_worker_info info = {.role = GR_WORKER_TARGET, .incarnation = incarnation, .numerics_id = "cpu"};
+    assert_int_equal(gr_orch_join(f->orch, worker, &info, f->now_ns), GR_OK);
+}
+
+/* A drained worker whose link broke comes back drained, under any number; a new process does not. */
+static void test_drain_outlives_a_link(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    assert_int_equal(gr_orch_drain(f->orch, 0, true, f->now_ns), GR_ENOTFOUND);
+    assert_int_equal(gr_orch_drain(f->orch, GR_ORCH_WORKER_MAX, true, f->now_ns), GR_ENOTFOUND);
+    join_as(f, 0, 77);
+    drain(f, 0, true);
+    gr_orch_on_lost(f->orch, 0, f->now_ns);
+    assert_int_equal(gr_orch_drain(f->orch, 0, false, f->now_ns), GR_ENOTFOUND);
+    join_as(f, 3, 77);
+    assert_true(status_of(f, 3).draining);
+    drain(f, 3, false);
+    gr_orch_on_lost(f->orch, 3, f->now_ns);
+    join_as(f, 0, 77); /* the number under which it was drained */
+    assert_false(status_of(f, 0).draining);
+    drain(f, 0, true);
+    gr_orch_on_lost(f->orch, 0, f->now_ns);
+    join_as(f, 0, 78);
+    assert_false(status_of(f, 0).draining);
+    destroy_fleet(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -480,6 +672,11 @@ int main(void)
         cmocka_unit_test(test_idle_sessions_move),
         cmocka_unit_test(test_predicted_rounds),
         cmocka_unit_test(test_busy_drafter_sheds),
+        cmocka_unit_test(test_drain_target),
+        cmocka_unit_test(test_turn_crosses_the_drain),
+        cmocka_unit_test(test_drain_the_only_target),
+        cmocka_unit_test(test_drain_drafter),
+        cmocka_unit_test(test_drain_outlives_a_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -341,8 +341,7 @@ static void test_silent_workers(void **state)
     (void)state;
     struct world *w = make(&(struct gr_orch_config){.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S});
     const struct gr_msg pong = {.type = GR_MSG_PONG, .pong = {.n_session = 0, .n_vocab = 100}};
-    uint64_t rtt_ns = 0;
-    uint32_t n_session = 0;
+    struct gr_worker_status status;
     join_target(w);
     const uint64_t begin_ns = w->now_ns;
     assert_int_equal(gr_orch_step(w->orch, begin_ns), begin_ns + GR_S);
@@ -354,8 +353,8 @@ static void test_silent_workers(void **state)
         say(w, TARGET, &pong);
         gr_orch_step(w->orch, w->now_ns);
     }
-    assert_non_null(gr_orch_worker(w->orch, TARGET, &rtt_ns, &n_session));
-    assert_int_equal(rtt_ns, 300 * GR_MS);
+    assert_non_null(gr_orch_worker(w->orch, TARGET, &status));
+    assert_int_equal(status.rtt_ns, 300 * GR_MS);
     for (int s = 21; s <= 25; s++) { /* and then no more */
         w->now_ns = begin_ns + (uint64_t)s * GR_S;
         gr_orch_step(w->orch, w->now_ns);
@@ -365,7 +364,7 @@ static void test_silent_workers(void **state)
     gr_orch_step(w->orch, begin_ns + 26 * GR_S);
     assert_int_equal(w->n_dropped, 1);
     assert_int_equal(w->dropped, TARGET);
-    assert_null(gr_orch_worker(w->orch, TARGET, &rtt_ns, &n_session));
+    assert_null(gr_orch_worker(w->orch, TARGET, &status));
     destroy(w);
 }
 

@@ -7,9 +7,11 @@
 /* What clients were told. */
 static struct {
     int n_msg[N_CLIENT][GR_N_MSG];
-    char text[GR_MSG_TEXT_MAX];    /* of the last ERROR */
-    uint32_t turn;                 /* of the last OPENED */
-    uint32_t cut, finish, n_token; /* of the last FINISHED */
+    char text[GR_MSG_TEXT_MAX];         /* of the last ERROR */
+    uint32_t turn;                      /* of the last OPENED */
+    uint32_t cut, finish, n_token;      /* of the last FINISHED */
+    struct gr_msg_drain_worker drained; /* the last one */
+    struct gr_msg_listed_worker listed; /* the last one */
 } told;
 
 static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
@@ -19,6 +21,10 @@ static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
     told.n_msg[client][m->type]++;
     if (m->type == GR_MSG_ERROR) {
         memcpy(told.text, m->error.text, sizeof(told.text));
+    } else if (m->type == GR_MSG_DRAIN_WORKER) {
+        told.drained = m->drain_worker;
+    } else if (m->type == GR_MSG_WORKER) {
+        told.listed = m->listed_worker;
     } else if (m->type == GR_MSG_OPENED) {
         told.turn = m->opened.turn;
     } else if (m->type == GR_MSG_FINISHED) {
@@ -214,12 +220,45 @@ static void test_client_goes(void **state)
     destroy(w);
 }
 
+/* Any client may drain a worker, and is told what is still in a turn with it. */
+static void test_drain_worker(void **state)
+{
+    (void)state;
+    struct world *w = make_desk();
+    open_session(w, 0);
+    struct gr_msg m = {.type = GR_MSG_DRAIN_WORKER, .drain_worker = {.worker = TARGET + 1}};
+    ask(w, 2, &m);
+    assert_int_equal(told.n_msg[2][GR_MSG_DRAIN_WORKER], 1);
+    assert_int_equal(told.drained.n_session, 1);
+    assert_int_equal(told.drained.worker, TARGET + 1);
+    ask(w, 2, &(struct gr_msg){.type = GR_MSG_LIST});
+    assert_int_equal(told.listed.draining, 1);
+    assert_int_equal(told.listed.n_active, 1);
+    commit(w, 7, 1, GR_FINISH_STOP);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 1);
+    closed(w);
+    m.drain_worker.undo = 1;
+    ask(w, 2, &m);
+    assert_int_equal(told.drained.undo, 1);
+    assert_int_equal(told.drained.n_session, 0);
+    ask(w, 2, &(struct gr_msg){.type = GR_MSG_LIST});
+    assert_int_equal(told.listed.draining, 0);
+    for (uint32_t worker = 0; worker < 4; worker += 3) { /* none, and one that has not joined */
+        m.drain_worker.worker = worker;
+        told.text[0] = '\0';
+        ask(w, 2, &m);
+        assert_non_null(strstr(told.text, "graft worker list"));
+    }
+    destroy(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_closers),         cmocka_unit_test(test_closer_goes),
         cmocka_unit_test(test_one_too_many),        cmocka_unit_test(test_truncate_crosses_the_end),
         cmocka_unit_test(test_truncate_of_another), cmocka_unit_test(test_client_goes),
+        cmocka_unit_test(test_drain_worker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
