@@ -13,7 +13,8 @@
 /* Clients at a time: those that come when all of the former are there may look and close (ping, list, wait), not ask
  * for turns, so that an operator always gets in. */
 #define GR_CLIENT_MAX (GR_CLIENT_TURN_MAX + 16)
-#define GR_CLIENT_QUEUE_BYTES (1u << 20) /* what may wait for a client that does not read */
+/* What may wait for a client that does not read; the longest answer to LIST fits, whoever is busy. */
+#define GR_CLIENT_QUEUE_BYTES (2u << 20)
 
 struct gr_hub;
 

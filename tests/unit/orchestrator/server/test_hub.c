@@ -217,6 +217,39 @@ static void test_no_descriptors(void **state)
     gr_hub_destroy(h);
 }
 
+/* Bytes of the message on a link, its length among them. */
+static size_t bytes_of(const struct gr_msg *m)
+{
+    static uint8_t bytes[4096];
+    size_t len = 0;
+    assert_int_equal(gr_msg_encode(m, bytes, sizeof(bytes), &len), GR_OK);
+    return sizeof(uint32_t) + len;
+}
+
+static void fill_text(char *text, size_t cap)
+{
+    memset(text, 'x', cap - 1);
+    text[cap - 1] = '\0';
+}
+
+/* The longest answer to LIST may wait for a client as a whole: numbers of all bits, texts that fill their room. */
+static void test_longest_list_fits(void **state)
+{
+    (void)state;
+    struct gr_msg session = {.type = GR_MSG_SESSION, .session = UINT64_MAX};
+    struct gr_msg worker = {.type = GR_MSG_WORKER};
+    struct gr_msg_listed_worker *w = &worker.listed_worker;
+    memset(&session.listed_session, 0xff, sizeof(session.listed_session));
+    memset(w, 0xff, sizeof(*w));
+    fill_text(w->address, sizeof(w->address));
+    fill_text(w->numerics_id, sizeof(w->numerics_id));
+    fill_text(w->host, sizeof(w->host));
+    fill_text(w->peer, sizeof(w->peer));
+    const struct gr_msg end = {.type = GR_MSG_LISTED, .listed = {.n_session = UINT32_MAX, .n_worker = UINT32_MAX}};
+    const size_t n = GR_ORCH_SESSION_MAX * bytes_of(&session) + GR_ORCH_WORKER_MAX * bytes_of(&worker) + bytes_of(&end);
+    assert_in_range(n, GR_ORCH_SESSION_MAX * 200, GR_CLIENT_QUEUE_BYTES);
+}
+
 int main(void)
 {
     char hex[2 * GR_KEY_BYTES + 1];
@@ -224,6 +257,7 @@ int main(void)
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_wrong_key),
         cmocka_unit_test(test_no_descriptors),
+        cmocka_unit_test(test_longest_list_fits),
     };
     return gr_key_random(key, hex) == GR_OK ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
 }
