@@ -45,7 +45,10 @@ static void print_subcommands(const struct tables *s)
     fprintf(s->out, "_graft_subcommands()\n{\n    case $1 in\n");
     static const struct {
         const char *program, *before, *key;
-    } keys[] = {{"graft", "", "graft"}, {"graft", "session ", "graft session"}, {"graft-bench", "", "graft-bench"}};
+    } keys[] = {{"graft", "", "graft"},
+                {"graft", "session ", "graft session"},
+                {"graft", "worker ", "graft worker"},
+                {"graft-bench", "", "graft-bench"}};
     for (int i = 0; i < s->n; i++) {
         for (size_t k = 0; k < GR_ARRAY_LEN(keys); k++) {
             if (strcmp(s->table[i]->command[0].program, keys[k].program) == 0) {

@@ -10,6 +10,12 @@ static const char *short_name(const struct gr_option_command *c)
     return c->word[0] == '\0' ? c->program : strncmp(c->word, prefix, n) == 0 ? c->word + n : c->word;
 }
 
+/* They are told together, as worker. */
+static bool is_worker_verb(const struct gr_option_command *c)
+{
+    return strncmp(c->word, "worker ", sizeof("worker ") - 1) == 0;
+}
+
 static unsigned all_commands(const struct gr_option_table *t)
 {
     unsigned all = 0;
@@ -22,13 +28,16 @@ static unsigned all_commands(const struct gr_option_table *t)
 static void print_commands(const struct gr_option_table *t, unsigned commands, FILE *out)
 {
     const char *gap = "";
+    bool has_worker = false;
     if (commands == all_commands(t)) {
         fprintf(out, "all");
         return;
     }
     for (const struct gr_option_command *c = t->command; c < t->command + t->n_command; c++) {
-        if (c->help != NULL && (c->command & commands) != 0) {
-            fprintf(out, "%s%s", gap, short_name(c));
+        const bool again = is_worker_verb(c) && has_worker;
+        if (c->help != NULL && (c->command & commands) != 0 && !again) {
+            fprintf(out, "%s%s", gap, is_worker_verb(c) ? "worker" : short_name(c));
+            has_worker = has_worker || is_worker_verb(c);
             gap = ", ";
         }
     }
@@ -157,7 +166,8 @@ void gr_option_page(const struct gr_option_table *const *table, int n_table, FIL
                  "bench/options/table.inc; a test compares them.\n\n"
                  "The command line goes first, then the variable in the environment, then the key of the YAML file\n"
                  "that `--config` names, then the default. A bad value is exit status 2 wherever it comes from.\n"
-                 "`list`, `show`, `open`, `send`, `close`, `refresh` and `purge` are verbs of `graft session`.\n"
+                 "`list`, `show`, `open`, `send`, `close`, `refresh` and `purge` are verbs of `graft session`;\n"
+                 "`worker` is every verb of `graft worker`.\n"
                  "`--help GROUP` tells one group. `request` is the name that OpenAI's API and vLLM have for it.\n"
                  "A time may be written as 500ms, 2s, 5m or 1h; a plain number has the unit of its range.\n\n"
                  "The same tables make the man pages and the completion of shells, which `meson install` puts in\n"

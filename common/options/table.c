@@ -13,7 +13,7 @@
 #define NEW (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_CHAT) /* what is fixed when a session is opened */
 #define SERVES (GR_CMD_SERVE | GR_CMD_LAUNCH)
 #define ENGINE (GR_CMD_RUN | GR_CMD_CHAT | SERVES)
-#define LOOKS (GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_REFRESH)
+#define LOOKS (GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_REFRESH | GR_CMD_DRAIN)
 #define CLIENT (TURN | LOOKS | GR_CMD_PING | GR_CMD_WAIT | GR_CMD_STOP)
 #define ALL (CLIENT | SERVES)
 #define TOOLS (GR_CMD_OPTIONS | GR_CMD_COMPLETION)
@@ -88,6 +88,12 @@ static const struct gr_option_command commands[] = {
     {GR_CMD_CLOSE, "graft", "session close", "ID [options]", "end a session", NULL},
     {GR_CMD_REFRESH, "graft", "session refresh", "[ID] [options]", "ask for a full SpecPV refresh of one or all", NULL},
     {GR_CMD_LOOK, "graft", "session purge", "[options]", "end the sessions that are idle", NULL},
+    {GR_CMD_LOOK, "graft", "worker", "list | drain N | undrain N  [options]", NULL,
+     "Asks a running orchestrator: all workers, a worker that is to take no sessions any more, and one that is to take "
+     "them again. `graft worker drain --help' and so on tell the options of each verb."},
+    {GR_CMD_LOOK, "graft", "worker list", "[options]", "what the workers of a running orchestrator have to do", NULL},
+    {GR_CMD_DRAIN, "graft", "worker drain", "N [options]", "let a worker finish its turns and take no sessions", NULL},
+    {GR_CMD_DRAIN, "graft", "worker undrain", "N [options]", "let a worker take sessions again", NULL},
     {GR_CMD_PING, "graft", "ping", "[options]", "round trips from a running orchestrator to its workers",
      "Round trips from the orchestrator to each worker: median, least, most."},
     {GR_CMD_WAIT, "graft", "wait", "[--timeout S] [options]",

@@ -32,9 +32,10 @@ struct gr_connect {
     struct gr_remote remote;
     struct gr_generation *g; /* the turn at hand, of several the first, or one that is over; borrowed */
     struct turn turn[GR_ANSWERS_MAX];
-    int n_turn;        /* at hand */
-    bool gone;         /* there is nobody left to ask */
-    uint32_t n_target; /* target workers that the orchestrator has listed */
+    int n_turn; /* at hand */
+    bool gone;  /* there is nobody left to ask */
+    uint32_t n_target,
+        n_drained;     /* target workers that the orchestrator has listed: those that take sessions; others */
     bool told_waiting; /* the user was told that nothing has come for SILENCE_MS, or need not be any more */
 };
 
@@ -104,7 +105,12 @@ static void on_finished(struct turn *t, const struct gr_msg *m)
 /* What a turn of which nothing is heard waits for. */
 static void tell_waiting(const struct gr_connect *c)
 {
-    if (c->n_target == 0) {
+    if (c->n_target == 0 && c->n_drained > 0) {
+        log_warn(
+            "no target: no target worker of the orchestrator at %s takes sessions (`graft worker list' tells why); "
+            "the turn waits for one",
+            c->remote.address);
+    } else if (c->n_target == 0) {
         log_warn("no target: no target worker has joined the orchestrator at %s yet; the turn waits for one",
                  c->remote.address);
     } else {
@@ -170,7 +176,10 @@ static void on_msg(struct gr_connect *c, const struct gr_msg *m)
 {
     struct turn *t = turn_of(c, m->session);
     if (m->type == GR_MSG_WORKER) {
-        c->n_target += m->listed_worker.role == GR_ROLE_TARGET;
+        const bool is_target = m->listed_worker.role == GR_ROLE_TARGET;
+        const bool takes = m->listed_worker.draining == 0 && m->listed_worker.leaving == 0;
+        c->n_target += is_target && takes;
+        c->n_drained += is_target && !takes;
     } else if (m->type == GR_MSG_LISTED) {
         tell_waiting(c);
     } else if (m->type == GR_MSG_SESSION) {

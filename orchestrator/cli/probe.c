@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/process/program.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/listing.h"
 #include "orchestrator/cli/remote.h"
 #include "orchestrator/cli/report.h"
 #include "orchestrator/cli/yaml_config.h"
@@ -12,33 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKER_MAX 64    /* workers that are listed, at most */
 #define LOOK_AGAIN_MS 50 /* between two questions who is there */
-
-struct workers {
-    struct gr_msg worker[WORKER_MAX];
-    int n;
-};
-
-static enum gr_status read_workers(struct gr_remote *r, struct workers *w)
-{
-    w->n = 0;
-    GR_TRY(gr_remote_send(r, &(struct gr_msg){.type = GR_MSG_LIST}));
-    for (;;) {
-        struct gr_msg m;
-        enum gr_status st = gr_remote_recv(r, 30000, &m);
-        if (st != GR_OK) {
-            return st == GR_AGAIN ? GR_ETIMEDOUT : st;
-        }
-        if (m.type == GR_MSG_WORKER && w->n < WORKER_MAX) {
-            w->worker[w->n++] = m;
-        }
-        gr_msg_finish(&m);
-        if (m.type == GR_MSG_LISTED) {
-            return GR_OK;
-        }
-    }
-}
 
 /* ---- ping ---- */
 
@@ -88,16 +63,15 @@ static enum gr_status ping_one(struct gr_remote *r, const char *name, uint32_t w
 
 static enum gr_status ping_all(struct gr_remote *r, const struct gr_options *o)
 {
-    struct workers *w = calloc(1, sizeof(*w));
+    struct gr_listing l = {0};
     uint64_t *rtt_ns = calloc((size_t)o->count, sizeof(*rtt_ns));
     json_t *rows = o->json ? json_array() : NULL;
-    enum gr_status st = w == NULL || rtt_ns == NULL ? GR_ENOMEM : read_workers(r, w);
+    enum gr_status st = rtt_ns == NULL ? GR_ENOMEM : gr_listing_read(r, &l);
     if (st == GR_OK) {
         st = ping_one(r, "orchestrator", 0, rtt_ns, (int)o->count, rows);
     }
-    for (int i = 0; st == GR_OK && i < w->n; i++) {
-        st = ping_one(r, w->worker[i].listed_worker.role == GR_ROLE_TARGET ? "target" : "draft",
-                      w->worker[i].listed_worker.worker, rtt_ns, (int)o->count, rows);
+    for (int i = 0; st == GR_OK && i < l.n_worker; i++) {
+        st = ping_one(r, gr_listing_role_name(l.worker[i].role), l.worker[i].worker, rtt_ns, (int)o->count, rows);
     }
     if (st == GR_OK && rows != NULL) {
         (void)json_dumpf(rows, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
@@ -105,7 +79,7 @@ static enum gr_status ping_all(struct gr_remote *r, const struct gr_options *o)
     }
     json_decref(rows);
     free(rtt_ns);
-    free(w);
+    gr_listing_finish(&l);
     return st;
 }
 
@@ -131,10 +105,10 @@ int gr_command_ping(int argc, char **argv)
 
 /* ---- wait ---- */
 
-static bool has_role(const struct workers *w, uint32_t role)
+static bool has_role(const struct gr_listing *l, uint32_t role)
 {
-    for (int i = 0; i < w->n; i++) {
-        if (w->worker[i].listed_worker.role == role) {
+    for (int i = 0; i < l->n_worker; i++) {
+        if (l->worker[i].role == role) {
             return true;
         }
     }
@@ -142,16 +116,16 @@ static bool has_role(const struct workers *w, uint32_t role)
 }
 
 /* The orchestrator tells who is there when asked; it is asked again every LOOK_AGAIN_MS. */
-static enum gr_status wait_for_workers(struct gr_remote *r, bool with_draft, uint64_t end_ns, struct workers *w)
+static enum gr_status wait_for_workers(struct gr_remote *r, bool with_draft, uint64_t end_ns, struct gr_listing *l)
 {
     for (;;) {
         struct gr_msg m;
-        GR_TRY(read_workers(r, w));
-        if (has_role(w, GR_ROLE_TARGET) && (!with_draft || has_role(w, GR_ROLE_DRAFT))) {
+        GR_TRY(gr_listing_read(r, l));
+        if (has_role(l, GR_ROLE_TARGET) && (!with_draft || has_role(l, GR_ROLE_DRAFT))) {
             return GR_OK;
         }
         if (gr_clock_ns() >= end_ns) {
-            log_error("no %s worker has joined %s in time", has_role(w, GR_ROLE_TARGET) ? "draft" : "target",
+            log_error("no %s worker has joined %s in time", has_role(l, GR_ROLE_TARGET) ? "draft" : "target",
                       r->address);
             return GR_ETIMEDOUT;
         }
@@ -172,16 +146,16 @@ int gr_command_wait(int argc, char **argv)
     gr_options_default(&o, GR_CMD_WAIT);
     int status = gr_options_load(&o, argc, argv, &yaml);
     if (status < 0) {
-        struct workers *w = calloc(1, sizeof(*w));
+        struct gr_listing l = {0};
         const uint64_t end_ns = gr_clock_ns() + (uint64_t)o.timeout;
         const bool with_draft = o.draft != NULL && !o.disable_multi_token;
-        const enum gr_status st = w != NULL ? gr_remote_open(&o, (int)(o.timeout / (int64_t)GR_MS), &r) : GR_ENOMEM;
+        const enum gr_status st = gr_remote_open(&o, (int)(o.timeout / (int64_t)GR_MS), &r);
         status = gr_program_refused(st);
         if (st == GR_OK) {
-            status = gr_remote_status(&r, wait_for_workers(&r, with_draft, end_ns, w));
+            status = gr_remote_status(&r, wait_for_workers(&r, with_draft, end_ns, &l));
             gr_remote_close(&r);
         }
-        free(w);
+        gr_listing_finish(&l);
     }
     gr_yaml_config_destroy(yaml);
     return status;

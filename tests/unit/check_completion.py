@@ -13,9 +13,11 @@ GRAFT = sys.argv[1]
 # `:' over as words of their own.
 CASES = [
     (["graft", ""],
-     {"run", "chat", "serve", "launch", "session", "ping", "wait", "stop", "options", "completion", "--help", "--version"}, None),
+     {"run", "chat", "serve", "launch", "session", "worker", "ping", "wait", "stop", "options", "completion", "--help",
+      "--version"}, None),
     (["graft", "se"], {"serve", "session"}, None),
     (["graft", "session", ""], {"list", "show", "open", "send", "close", "refresh", "purge", "--help"}, None),
+    (["graft", "worker", ""], {"list", "drain", "undrain", "--help"}, None),
     (["graft", "run", "--max-t"], {"--max-tokens"}, None),
     (["graft", "run", "--"], {"--model", "--prompt", "--config", "--help", "--version"}, {"--join", "--spawn", "--nodes"}),
     (["graft", "session", "send", "--"], {"--prompt", "--json"}, {"--seed", "--session"}),

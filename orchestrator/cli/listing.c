@@ -1,0 +1,276 @@
+/* The answer to LIST: read, and shown as tables or JSON. */
+#include "orchestrator/cli/listing.h"
+
+#include "common/base/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define ANSWER_MS 30000 /* how long LIST is waited for */
+
+/* ---- reading ---- */
+
+/* Room for one more element of `size` bytes. */
+static enum gr_status make_room(void **array, int *max, int n, size_t size)
+{
+    if (n < *max) {
+        return GR_OK;
+    }
+    const int more = *max > 0 ? 2 * *max : 64;
+    void *grown = realloc(*array, (size_t)more * size);
+    if (grown == NULL) {
+        log_error("out of memory for a list of %d sessions or workers", more);
+        return GR_ENOMEM;
+    }
+    *array = grown;
+    *max = more;
+    return GR_OK;
+}
+
+static enum gr_status add_session(struct gr_listing *l, const struct gr_msg *m)
+{
+    void *array = l->session;
+    const enum gr_status st = make_room(&array, &l->session_max, l->n_session, sizeof(*l->session));
+    l->session = array;
+    if (st == GR_OK) {
+        l->session[l->n_session++] = (struct gr_listing_session){.id = m->session, .is = m->listed_session};
+    }
+    return st;
+}
+
+static enum gr_status add_worker(struct gr_listing *l, const struct gr_msg *m)
+{
+    void *array = l->worker;
+    const enum gr_status st = make_room(&array, &l->worker_max, l->n_worker, sizeof(*l->worker));
+    l->worker = array;
+    if (st == GR_OK) {
+        l->worker[l->n_worker++] = m->listed_worker;
+    }
+    return st;
+}
+
+/* What is neither is no part of the answer. */
+static enum gr_status add(struct gr_listing *l, const struct gr_msg *m)
+{
+    if (m->type == GR_MSG_SESSION) {
+        return add_session(l, m);
+    }
+    return m->type == GR_MSG_WORKER ? add_worker(l, m) : GR_OK;
+}
+
+enum gr_status gr_listing_read(struct gr_remote *r, struct gr_listing *l)
+{
+    l->n_session = l->n_worker = 0;
+    GR_TRY(gr_remote_send(r, &(struct gr_msg){.type = GR_MSG_LIST}));
+    for (;;) {
+        struct gr_msg m;
+        enum gr_status st = gr_remote_recv(r, ANSWER_MS, &m);
+        if (st == GR_AGAIN) {
+            log_error("the orchestrator at %s has not answered LIST within %d s", r->address, ANSWER_MS / 1000);
+            return GR_ETIMEDOUT;
+        }
+        GR_TRY(st);
+        st = add(l, &m);
+        gr_msg_finish(&m); /* these have no arrays; others are not asked for */
+        if (st != GR_OK || m.type == GR_MSG_LISTED) {
+            return st;
+        }
+    }
+}
+
+void gr_listing_finish(struct gr_listing *l)
+{
+    free(l->session);
+    free(l->worker);
+    *l = (struct gr_listing){0};
+}
+
+const struct gr_msg_listed_worker *gr_listing_worker(const struct gr_listing *l, uint32_t worker)
+{
+    for (int i = 0; i < l->n_worker; i++) {
+        if (l->worker[i].worker == worker) {
+            return &l->worker[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- words ---- */
+
+static const char *state_name(uint32_t state)
+{
+    static const char *const names[] = {"free", "waiting", "opening", "running", "idle", "closing"};
+    return state < GR_ARRAY_LEN(names) ? names[state] : "?";
+}
+
+static double acceptance(const struct gr_msg_listed_session *m)
+{
+    return m->n_tree > 0 ? 1.0 + (double)m->n_hit_token / (double)m->n_tree : 1.0;
+}
+
+static const char *specpv_name(uint32_t mode)
+{
+    const char *name = gr_specpv_mode_name(mode);
+    return name != NULL ? name : "?";
+}
+
+const char *gr_listing_role_name(uint32_t role)
+{
+    return role == GR_ROLE_TARGET ? "target" : "draft";
+}
+
+static bool is_serving(const struct gr_msg_listed_worker *m)
+{
+    return m->draining == 0 && m->leaving == 0;
+}
+
+static const char *worker_state(const struct gr_msg_listed_worker *m)
+{
+    return m->leaving != 0 ? "leaving" : m->draining != 0 ? "draining" : "serving";
+}
+
+/* ---- printing ---- */
+
+static json_t *session_json(const struct gr_listing_session *m)
+{
+    return json_pack("{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
+                     (json_int_t)m->id, "state", state_name(m->is.state), "epoch", (json_int_t)m->is.epoch, "keep_open",
+                     m->is.keep_open != 0, "tokens", (json_int_t)m->is.n_token, "rounds", (json_int_t)m->is.n_round,
+                     "num_drafts", (json_int_t)m->is.n_tree, "num_draft_tokens", (json_int_t)m->is.n_drafted,
+                     "num_accepted_tokens", (json_int_t)m->is.n_hit_token, "mean_acceptance_length", acceptance(&m->is),
+                     "idle_s", (double)m->is.idle_ns / 1e9, "target", (json_int_t)m->is.target, "drafter",
+                     (json_int_t)m->is.drafter, "specpv", specpv_name(m->is.specpv), "partial_rounds_since_refresh",
+                     (json_int_t)m->is.n_partial, "full_refreshes", (json_int_t)m->is.n_refresh, "drift_checked",
+                     (json_int_t)m->is.n_checked, "drift_mismatches", (json_int_t)m->is.n_drifted);
+}
+
+static json_t *worker_json(const struct gr_msg_listed_worker *m)
+{
+    return json_pack("{s:I, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:f, s:s}", "worker",
+                     (json_int_t)m->worker, "role", gr_listing_role_name(m->role), "pid", (json_int_t)m->pid, "host",
+                     m->host, "peer", m->peer, "address", m->address, "sessions", (json_int_t)m->n_session, "in_turn",
+                     (json_int_t)m->n_active, "slots", (json_int_t)m->n_slot, "state", worker_state(m), "n_vocab",
+                     (json_int_t)m->n_vocab, "n_ctx_max", (json_int_t)m->n_ctx_max, "rtt_ms", (double)m->rtt_ns / 1e6,
+                     "numerics_id", m->numerics_id);
+}
+
+int gr_listing_dump(json_t *root)
+{
+    const int bad = json_dumpf(root, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(root);
+    putchar('\n');
+    return bad == 0 || ferror(stdout) ? 0 : 1; /* main() tells of output that is lost */
+}
+
+static void print_worker_number(uint32_t worker)
+{
+    if (worker > 0) {
+        printf("  %6u", worker);
+    } else {
+        printf("  %6s", "-");
+    }
+}
+
+static void print_lack(const struct gr_listing *l)
+{
+    int n_target = 0;
+    int n_taking = 0;
+    for (int i = 0; i < l->n_worker; i++) {
+        const struct gr_msg_listed_worker *m = &l->worker[i];
+        const bool is_target = m->role == GR_ROLE_TARGET;
+        n_target += is_target;
+        n_taking += is_target && is_serving(m);
+    }
+    if (n_taking == 0) {
+        printf("no target: %s, and turns wait for one\n", n_target == 0 ? "none has joined" : "none takes sessions");
+    }
+}
+
+static void print_table(const struct gr_listing *l)
+{
+    printf("%8s  %-8s %5s %8s %8s %10s %8s  %6s  %7s\n", "id", "state", "epoch", "tokens", "rounds", "acceptance",
+           "idle s", "target", "drafter");
+    for (int i = 0; i < l->n_session; i++) {
+        const struct gr_listing_session *m = &l->session[i];
+        printf("%8" PRIu64 "  %-8s %5u %8u %8" PRIu64 " %10.2f %8.1f", m->id, state_name(m->is.state), m->is.epoch,
+               m->is.n_token, m->is.n_round, acceptance(&m->is), (double)m->is.idle_ns / 1e9);
+        print_worker_number(m->is.target);
+        printf(" ");
+        print_worker_number(m->is.drafter);
+        printf("\n");
+    }
+    for (int i = 0; i < l->n_worker; i++) {
+        const struct gr_msg_listed_worker *m = &l->worker[i];
+        printf("worker %u: %s, host %s, from %s, pid %u%s%s, %u sessions, context %u%s%s\n", m->worker,
+               gr_listing_role_name(m->role), m->host, m->peer, m->pid,
+               m->address[0] != '\0' ? ", drafters reach it at " : "", m->address, m->n_session, m->n_ctx_max,
+               is_serving(m) ? "" : ", ", is_serving(m) ? "" : worker_state(m));
+    }
+    print_lack(l);
+}
+
+int gr_listing_print(const struct gr_listing *l, bool json)
+{
+    if (!json) {
+        print_table(l);
+        return 0;
+    }
+    json_t *sessions = json_array();
+    json_t *workers = json_array();
+    for (int i = 0; i < l->n_session; i++) {
+        json_array_append_new(sessions, session_json(&l->session[i]));
+    }
+    for (int i = 0; i < l->n_worker; i++) {
+        json_array_append_new(workers, worker_json(&l->worker[i]));
+    }
+    return gr_listing_dump(json_pack("{s:o, s:o}", "sessions", sessions, "workers", workers));
+}
+
+int gr_listing_print_session(const struct gr_listing_session *m, bool json)
+{
+    if (json) {
+        return gr_listing_dump(session_json(m));
+    }
+    printf("session %" PRIu64 ": %s, epoch %u, %s\n", m->id, state_name(m->is.state), m->is.epoch,
+           m->is.keep_open != 0 ? "stays open between turns" : "ends with its turn");
+    printf("tokens %u, rounds %" PRIu64 ", %" PRIu64 " of %" PRIu64 " drafted tokens accepted, mean acceptance length "
+           "%.2f\n",
+           m->is.n_token, m->is.n_round, m->is.n_hit_token, m->is.n_drafted, acceptance(&m->is));
+    printf("SpecPV %s: %" PRIu64 " partial rounds since the last of %" PRIu64 " refreshes; %" PRIu64 " of %" PRIu64
+           " judged tokens were others\n",
+           specpv_name(m->is.specpv), m->is.n_partial, m->is.n_refresh, m->is.n_drifted, m->is.n_checked);
+    printf("idle for %.1f s, target %u, drafter %u (0: none)\n", (double)m->is.idle_ns / 1e9, m->is.target,
+           m->is.drafter);
+    return 0;
+}
+
+static void print_worker_row(const struct gr_msg_listed_worker *m)
+{
+    char slots[16] = "-";
+    if (m->n_slot > 0) {
+        snprintf(slots, sizeof(slots), "%u", m->n_slot);
+    }
+    printf("%6u  %-6s  %-8s %7u %5u %5s %8.1f %8u  %-16s %s\n", m->worker, gr_listing_role_name(m->role),
+           worker_state(m), m->n_active, m->n_session, slots, (double)m->rtt_ns / 1e6, m->pid, m->host, m->peer);
+}
+
+int gr_listing_print_workers(const struct gr_listing *l, bool json)
+{
+    json_t *rows = json ? json_array() : NULL;
+    if (!json) {
+        printf("%6s  %-6s  %-8s %7s %5s %5s %8s %8s  %-16s %s\n", "worker", "role", "state", "in turn", "held", "slots",
+               "rtt ms", "pid", "host", "from");
+    }
+    for (int i = 0; i < l->n_worker; i++) {
+        if (json) {
+            json_array_append_new(rows, worker_json(&l->worker[i]));
+        } else {
+            print_worker_row(&l->worker[i]);
+        }
+    }
+    if (json) {
+        return gr_listing_dump(json_pack("{s:o}", "workers", rows));
+    }
+    print_lack(l);
+    return 0;
+}

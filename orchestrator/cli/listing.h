@@ -1,0 +1,37 @@
+/* The answer to LIST: the sessions and workers of a running orchestrator, read and shown. */
+#ifndef GR_ORCHESTRATOR_CLI_LISTING_H
+#define GR_ORCHESTRATOR_CLI_LISTING_H
+
+#include "orchestrator/cli/remote.h"
+
+#include <jansson.h>
+
+struct gr_listing_session {
+    uint64_t id;
+    struct gr_msg_listed_session is;
+};
+
+/* All zeroes: nothing is listed. */
+struct gr_listing {
+    struct gr_listing_session *session;  /* owned */
+    struct gr_msg_listed_worker *worker; /* owned */
+    int n_session, n_worker;
+    int session_max, worker_max; /* that there is memory for */
+};
+
+/* Asks, and waits for the whole answer; what was listed before is gone. GR_ETIMEDOUT (logged): it has not come within
+ * 30 s; GR_ENOMEM (logged); as gr_remote_recv(). */
+GR_NODISCARD enum gr_status gr_listing_read(struct gr_remote *r, struct gr_listing *l);
+void gr_listing_finish(struct gr_listing *l);
+/* The worker of this number; NULL: there is none. */
+const struct gr_msg_listed_worker *gr_listing_worker(const struct gr_listing *l, uint32_t worker);
+const char *gr_listing_role_name(uint32_t role);
+
+/* These print on standard output and return the exit status. */
+int gr_listing_print(const struct gr_listing *l, bool json);         /* sessions, then workers */
+int gr_listing_print_workers(const struct gr_listing *l, bool json); /* what they have to do */
+int gr_listing_print_session(const struct gr_listing_session *s, bool json);
+/* root (taken) on a line. */
+int gr_listing_dump(json_t *root);
+
+#endif
