@@ -92,7 +92,7 @@ class Serve:
         return self.generate(*args, "--prompt-ids", "-", input=json.dumps(ids))
 
     def start(self, *args, prompt=PROMPT, tokens=3000):
-        if "--prompt-file" not in args:
+        if not any(a.startswith("--prompt") for a in args):
             args = ("--prompt", prompt, *args)
         return subprocess.Popen([GRAFT, "run", "--json", "--connect", self.address, *PLAIN,
                                  "--max-tokens", str(tokens), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,

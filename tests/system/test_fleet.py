@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Two targets and two drafters under one `graft serve`: sessions are shared out, and workers are drained and filled again
+during turns, without a change in any text.
+
+usage: test_fleet.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import contextlib
+import json
+import os
+import sys
+
+from harness import DRAFT, ROOT, SLOW, case, generate, main, wait_for
+from served import FIXED, Serve, one_line, worker
+
+with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
+    GOLDEN = [(c["prompt_ids"], c["greedy_ids"]) for c in json.load(golden)["cases"][1:3]]
+N_CLIENT, N_TOKEN = 8, 800
+MORE_IDS = GOLDEN[1][0][5:12]
+
+
+@contextlib.contextmanager
+def fleet(n_target=2, n_draft=2):
+    with Serve(spawn=False) as s, contextlib.ExitStack() as stack:
+        for _ in range(n_target):
+            stack.enter_context(worker("graft-target", s.folder, s.address, "--sessions", str(N_CLIENT // 2)))
+        for _ in range(n_draft):
+            stack.enter_context(worker("graft-draft", s.folder, s.address, model=DRAFT))
+        wait_for(lambda: len(workers(s)) == n_target + n_draft, 60)
+        yield s
+
+
+def workers(s):
+    return json.loads(s.graft("worker", "list", "--json").stdout)["workers"]
+
+
+def numbers(s, role):
+    return [w["worker"] for w in workers(s) if w["role"] == role]
+
+
+def of(s, number):
+    return next(w for w in workers(s) if w["worker"] == number)
+
+
+def holders(s, key):
+    """How many sessions each worker has, by what the sessions say."""
+    held = [x[key] for x in s.sessions()]
+    return {n: held.count(n) for n in held if n > 0}
+
+
+def plain(ids, n):
+    return generate("--ignore-eos", "--prompt-ids", "-", "--max-tokens", str(n), stdin=json.dumps(ids))["token_ids"]
+
+
+def begin_turns(s):
+    """The clients, and for each the text that it must get."""
+    want, paths = [], []
+    for ids, greedy in GOLDEN:
+        want.append(plain(ids, N_TOKEN))
+        assert want[-1][:len(greedy)] == greedy
+        paths.append(s.folder.path(f"ids{len(paths)}"))
+        with open(paths[-1], "w", encoding="utf-8") as f:
+            json.dump(ids, f)
+    clients = [s.start("--keep", *FIXED, "--prompt-ids", path, tokens=N_TOKEN) for path in N_CLIENT // 2 * paths]
+    return clients, N_CLIENT // 2 * want
+
+
+def end_turns(clients, want):
+    """The sessions' numbers."""
+    ids = []
+    for p, text in zip(clients, want):
+        out, err = p.communicate(timeout=120 * SLOW)
+        assert p.returncode == 0, (out, err)
+        out = json.loads(out)
+        assert out["token_ids"] == text
+        ids.append(out["session"])
+    return ids
+
+
+def next_turns(s, ids, texts):
+    """A turn more of each session; its text is that of one long prompt."""
+    for i, session in enumerate(ids):
+        out = s.turn(MORE_IDS, "--max-tokens", "8", "--session", str(session))
+        texts[i] = texts[i] + MORE_IDS
+        assert out["token_ids"] == plain(GOLDEN[i % 2][0] + texts[i], 8)
+        texts[i] = texts[i] + out["token_ids"]
+
+
+@case
+def eight_clients_share_two_targets_and_two_drafters():
+    with fleet() as s:
+        targets = numbers(s, "target")
+        clients, texts = begin_turns(s)
+        wait_for(lambda: sum(holders(s, "drafter").values()) == N_CLIENT, 60)
+        assert holders(s, "target") == dict.fromkeys(targets, N_CLIENT // 2), s.list()
+        drafted = holders(s, "drafter")
+        first, drafter = targets[0], max(drafted, key=drafted.get)
+        # Both are emptied while turns run: the drafter at once, the target when its turns are over.
+        told = json.loads(s.graft("worker", "drain", str(first), "--json").stdout)
+        assert told["draining"] and told["in_turn"] == N_CLIENT // 2, told
+        assert f"worker {drafter} takes no sessions any more" in s.graft("worker", "drain", str(drafter)).stdout
+        assert of(s, first)["state"] == of(s, drafter)["state"] == "draining"
+        assert any(x["state"] == "running" for x in s.sessions())
+        wait_for(lambda: of(s, drafter)["sessions"] == 0)
+        ids = end_turns(clients, texts)
+        wait_for(lambda: of(s, first)["sessions"] == 0)
+        next_turns(s, ids, texts)
+        assert set(holders(s, "target")) == {targets[1]}, s.list()
+        held = of(s, targets[1])["sessions"]
+        for number in (first, drafter):
+            assert f"worker {number} takes sessions again" in s.graft("worker", "undrain", str(number)).stdout
+        wait_for(lambda: of(s, targets[1])["sessions"] <= (held + 1) // 2)  # the others go where they fit best
+        next_turns(s, ids, texts)
+        assert "serving" in s.graft("worker", "list").stdout and "draining" not in s.graft("worker", "list").stdout
+
+
+@case
+def turns_wait_for_a_drained_target():
+    want = generate("--ignore-eos", "--max-tokens", "20")["token_ids"]
+    with fleet(n_target=1, n_draft=0) as s:
+        one_line(s.graft("worker", "drain", "9", status=1), "no worker 9")
+        s.graft("worker", "drain", "x", status=2)
+        number = numbers(s, "target")[0]
+        s.graft("worker", "drain", str(number))
+        p = s.start(tokens=20)
+        wait_for(lambda: [x["state"] for x in s.sessions()] == ["waiting"])
+        assert "no target: none takes sessions" in s.graft("session", "list").stdout
+        s.graft("worker", "undrain", str(number))
+        out, err = p.communicate(timeout=60 * SLOW)
+        assert p.returncode == 0 and json.loads(out)["token_ids"] == want, err
+
+
+if __name__ == "__main__":
+    sys.exit(main())
