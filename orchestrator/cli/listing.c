@@ -85,16 +85,6 @@ void gr_listing_finish(struct gr_listing *l)
     *l = (struct gr_listing){0};
 }
 
-const struct gr_msg_listed_worker *gr_listing_worker(const struct gr_listing *l, uint32_t worker)
-{
-    for (int i = 0; i < l->n_worker; i++) {
-        if (l->worker[i].worker == worker) {
-            return &l->worker[i];
-        }
-    }
-    return NULL;
-}
-
 /* ---- words ---- */
 
 static const char *state_name(uint32_t state)
@@ -244,14 +234,19 @@ int gr_listing_print_session(const struct gr_listing_session *m, bool json)
     return 0;
 }
 
+/* What is not known is a dash: of slots, or before the first ping was answered. */
 static void print_worker_row(const struct gr_msg_listed_worker *m)
 {
     char slots[16] = "-";
+    char rtt[24] = "-";
     if (m->n_slot > 0) {
         snprintf(slots, sizeof(slots), "%u", m->n_slot);
     }
-    printf("%6u  %-6s  %-8s %7u %5u %5s %8.1f %8u  %-16s %s\n", m->worker, gr_listing_role_name(m->role),
-           worker_state(m), m->n_active, m->n_session, slots, (double)m->rtt_ns / 1e6, m->pid, m->host, m->peer);
+    if (m->rtt_ns > 0) {
+        snprintf(rtt, sizeof(rtt), "%.2f", (double)m->rtt_ns / 1e6);
+    }
+    printf("%6u  %-6s  %-8s %7u %5u %5s %8s %8u  %-16s %s\n", m->worker, gr_listing_role_name(m->role), worker_state(m),
+           m->n_active, m->n_session, slots, rtt, m->pid, m->host, m->peer);
 }
 
 int gr_listing_print_workers(const struct gr_listing *l, bool json)

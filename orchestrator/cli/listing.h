@@ -23,8 +23,6 @@ struct gr_listing {
  * 30 s; GR_ENOMEM (logged); as gr_remote_recv(). */
 GR_NODISCARD enum gr_status gr_listing_read(struct gr_remote *r, struct gr_listing *l);
 void gr_listing_finish(struct gr_listing *l);
-/* The worker of this number; NULL: there is none. */
-const struct gr_msg_listed_worker *gr_listing_worker(const struct gr_listing *l, uint32_t worker);
 const char *gr_listing_role_name(uint32_t role);
 
 /* These print on standard output and return the exit status. */
