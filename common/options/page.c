@@ -25,21 +25,56 @@ static unsigned all_commands(const struct gr_option_table *t)
     return all;
 }
 
+/* Of "session list": the length of "session", 0 where there is no verb. */
+static size_t noun_len(const struct gr_option_command *c)
+{
+    const char *space = strchr(c->word, ' ');
+    return space != NULL ? (size_t)(space - c->word) : 0;
+}
+
+static bool same_noun(const struct gr_option_command *a, const struct gr_option_command *b)
+{
+    return noun_len(a) > 0 && noun_len(a) == noun_len(b) && strncmp(a->word, b->word, noun_len(a)) == 0;
+}
+
+/* The noun stands for its verbs: all of them have the option, or they are a worker's, which differ in little. */
+static bool noun_stands(const struct gr_option_table *t, unsigned commands, const struct gr_option_command *of)
+{
+    bool all = true;
+    for (const struct gr_option_command *c = t->command; c < t->command + t->n_command; c++) {
+        all = all && (!same_noun(c, of) || (c->command & commands) != 0);
+    }
+    return noun_len(of) > 0 && (all || is_worker_verb(of));
+}
+
+/* Has an earlier verb of its noun been met that has the option? */
+static bool is_told(const struct gr_option_table *t, unsigned commands, const struct gr_option_command *of)
+{
+    bool told = false;
+    for (const struct gr_option_command *c = t->command; c < of; c++) {
+        told = told || (same_noun(c, of) && c->help != NULL && (c->command & commands) != 0);
+    }
+    return told;
+}
+
 static void print_commands(const struct gr_option_table *t, unsigned commands, FILE *out)
 {
     const char *gap = "";
-    bool has_worker = false;
     if (commands == all_commands(t)) {
         fprintf(out, "all");
         return;
     }
     for (const struct gr_option_command *c = t->command; c < t->command + t->n_command; c++) {
-        const bool again = is_worker_verb(c) && has_worker;
-        if (c->help != NULL && (c->command & commands) != 0 && !again) {
-            fprintf(out, "%s%s", gap, is_worker_verb(c) ? "worker" : short_name(c));
-            has_worker = has_worker || is_worker_verb(c);
-            gap = ", ";
+        const bool by_noun = noun_stands(t, commands, c);
+        if (c->help == NULL || (c->command & commands) == 0 || (by_noun && is_told(t, commands, c))) {
+            continue;
         }
+        if (by_noun) {
+            fprintf(out, "%s%.*s", gap, (int)noun_len(c), c->word);
+        } else {
+            fprintf(out, "%s%s", gap, short_name(c));
+        }
+        gap = ", ";
     }
 }
 

@@ -1,7 +1,7 @@
 /* Where a session goes: which of the workers of a role takes it. Pure.
  *
- * Workers whose predicted round is within a tenth of the shortest one count as equally fast, since predictions are no
- * better than that; among them the one with the fewest sessions in a turn is taken, then the one with the fewest
+ * Workers whose predicted round is within a quarter of the shortest one count as equally fast, since predictions are
+ * no better than that; among them the one with the fewest sessions in a turn is taken, then the one with the fewest
  * sessions at all, then the one with the most free KV blocks, then the next one in rotation. A worker without room is
  * taken only where none has any: it then says so itself. */
 #ifndef GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
