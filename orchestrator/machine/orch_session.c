@@ -211,6 +211,7 @@ static void attach_to(struct gr_orch *o, struct session *s, int drafter)
 
 void orch_attach(struct gr_orch *o, struct session *s)
 {
+    orch_with_not_due(s); /* also where nobody is there to be tried: who joins is */
     if (!wants_draft(o, s) || s->with.drafter >= 0 || s->state != GR_SESSION_RUNNING) {
         return;
     }

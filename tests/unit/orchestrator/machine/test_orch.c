@@ -702,6 +702,30 @@ static void test_attach_is_tried_again(void **state)
     destroy(w);
 }
 
+/* Its drafter is gone when it is to be tried again: nobody is waited for, and who joins is attached. */
+static void test_attach_is_due_to_nobody(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    join_drafter(w);
+    const uint64_t id = submit(w, false, true);
+    const struct gr_msg later = drafter_error(id, GR_AGAIN);
+    take_open(w);
+    opened(w);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+    say(w, DRAFTER, &later);
+    expect(w, DRAFTER, GR_MSG_DETACH);
+    gr_orch_on_lost(w->orch, DRAFTER, w->now_ns);
+    w->now_ns += 5 * GR_S;
+    (void)gr_orch_step(w->orch, w->now_ns);
+    assert_int_equal(gr_orch_step(w->orch, w->now_ns), UINT64_MAX);
+    assert_int_equal(w->n_sent, 0);
+    join_drafter(w);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+    destroy(w);
+}
+
 static void test_first_turn_fails(void **state)
 {
     (void)state;
@@ -849,6 +873,7 @@ int main(void)
         cmocka_unit_test(test_append_meets_a_pass),
         cmocka_unit_test(test_attach_is_tried_again),
         cmocka_unit_test(test_attach_is_tried_later),
+        cmocka_unit_test(test_attach_is_due_to_nobody),
         cmocka_unit_test(test_first_turn_fails),
         cmocka_unit_test(test_wrong_commits),
         cmocka_unit_test(test_context_limit),
