@@ -317,7 +317,7 @@ def a_killed_target_costs_its_drafter_one_line():
         out, err = p.communicate(timeout=120 * SLOW)
         assert p.returncode == 0 and json.loads(out)["metrics"]["reopens"] == 1, err
         d.kill()
-        lines = [x for x in d.stderr.read().splitlines() if "warning" in x or "error" in x]
+        lines = [x for x in d.stderr.read().splitlines() if " warning: " in x or " error: " in x]
         assert len(lines) <= 1 and not any("lost its connection" in x for x in lines), lines
         t.terminate()
 
