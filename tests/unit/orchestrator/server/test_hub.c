@@ -241,6 +241,7 @@ static void test_longest_list_fits(void **state)
     struct gr_msg_listed_worker *w = &worker.listed_worker;
     memset(&session.listed_session, 0xff, sizeof(session.listed_session));
     memset(w, 0xff, sizeof(*w));
+    session.listed_session.keep_open = w->draining = w->leaving = true; /* a bool holds no other bits */
     fill_text(w->address, sizeof(w->address));
     fill_text(w->numerics_id, sizeof(w->numerics_id));
     fill_text(w->host, sizeof(w->host));
