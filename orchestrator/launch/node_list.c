@@ -14,12 +14,12 @@
 struct item {
     const char *text[PART_MAX + 1];
     size_t text_len[PART_MAX + 1];
-    const char *range[PART_MAX]; /* behind the bracket */
+    const char *range[PART_MAX]; /* after the bracket */
     size_t range_len[PART_MAX];
     int n_range;
 };
 
-/* The number and how wide it is written, at *p, which goes behind it. */
+/* The number and how wide it is written, at *p, which goes to the end of it. */
 static bool take_number(const char **p, const char *end, long *n_out, int *width_out)
 {
     const char *begin = *p;

@@ -25,7 +25,6 @@ enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
     o->io = *io;
     o->next_id = 1;
     o->last_target = o->last_drafter = -1;
-    o->next_expiry_ns = UINT64_MAX;
     o->config.n_session_max = GR_ORCH_SESSION_MAX;
     *out = o;
     return GR_OK;
@@ -686,20 +685,6 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
 
 /* ---- time ---- */
 
-/* Attachments that are due; when the next one is. */
-static uint64_t step_drafters(struct gr_orch *o)
-{
-    uint64_t next_ns = UINT64_MAX;
-    for (int i = 0; i < o->n_place; i++) {
-        struct session *s = orch_at(o, i);
-        if (s->state == GR_SESSION_RUNNING && s->with.drafter < 0 && s->with.retry_ns != 0) {
-            attach_if_due(o, s);
-            next_ns = s->with.retry_ns != 0 ? GR_MIN(next_ns, s->with.retry_ns) : next_ns;
-        }
-    }
-    return next_ns;
-}
-
 /* Is a target there that only its operator keeps from taking turns? */
 static bool some_are_drained(const struct gr_orch *o)
 {
@@ -722,60 +707,87 @@ static void give_turn_up(struct gr_orch *o, struct session *s)
     orch_fail_turn(o, s, text);
 }
 
-/* Turns that no target takes. */
-static uint64_t step_waiting(struct gr_orch *o, uint64_t now_ns)
+/* What time brings to a session in one state; when it is to be looked at again. */
+
+/* A turn that no target takes. */
+static uint64_t step_waiting(struct gr_orch *o, struct session *s)
 {
     const uint64_t limit_ns = o->config.queue_timeout_ns;
-    uint64_t next_ns = UINT64_MAX;
-    for (int i = 0; limit_ns > 0 && i < o->n_place; i++) {
-        struct session *s = orch_at(o, i);
-        if (s->state == GR_SESSION_WAITING && now_ns - s->turn.wait_since_ns >= limit_ns) {
-            give_turn_up(o, s);
-        } else if (s->state == GR_SESSION_WAITING) {
-            next_ns = GR_MIN(next_ns, s->turn.wait_since_ns + limit_ns);
-        }
+    if (limit_ns == 0) {
+        return UINT64_MAX;
     }
-    return next_ns;
+    if (o->now_ns - s->turn.wait_since_ns < limit_ns) {
+        return s->turn.wait_since_ns + limit_ns;
+    }
+    give_turn_up(o, s);
+    return UINT64_MAX;
+}
+
+/* An attachment that is due. */
+static uint64_t step_running(struct gr_orch *o, struct session *s)
+{
+    if (s->with.drafter >= 0) {
+        return UINT64_MAX;
+    }
+    attach_if_due(o, s);
+    return s->with.retry_ns != 0 ? s->with.retry_ns : UINT64_MAX;
+}
+
+static uint64_t step_idle(struct gr_orch *o, struct session *s)
+{
+    const uint64_t ttl_ns = o->config.session_ttl_ns;
+    if (ttl_ns == 0) {
+        return UINT64_MAX;
+    }
+    if (o->now_ns - s->turn.idle_since_ns < ttl_ns) {
+        return s->turn.idle_since_ns + ttl_ns;
+    }
+    orch_drop_idle(o, s, "idle for longer than session_ttl");
+    return UINT64_MAX;
 }
 
 /* A session's end waits for its drafter's statistics, but not for a drafter that hangs. */
-static uint64_t step_closing(struct gr_orch *o, uint64_t now_ns)
+static uint64_t step_closing(struct gr_orch *o, struct session *s)
 {
-    uint64_t next_ns = UINT64_MAX;
-    for (int i = 0; i < o->n_place; i++) {
-        struct session *s = orch_at(o, i);
-        if (s->state != GR_SESSION_CLOSING || s->with.n_stats_owed == 0) {
-            continue;
-        }
-        if (s->with.stats_due_ns == 0) {
-            orch_with_stats_due(s, now_ns + STATS_PATIENCE_NS);
-        }
-        if (now_ns >= s->with.stats_due_ns) {
-            orch_with_no_stats(s);
-            orch_finish_if_released(o, s);
-        } else {
-            next_ns = GR_MIN(next_ns, s->with.stats_due_ns);
-        }
+    if (s->with.n_stats_owed == 0) {
+        return UINT64_MAX;
     }
-    return next_ns;
+    if (s->with.stats_due_ns == 0) {
+        orch_with_stats_due(s, o->now_ns + STATS_PATIENCE_NS);
+    }
+    if (o->now_ns < s->with.stats_due_ns) {
+        return s->with.stats_due_ns;
+    }
+    orch_with_no_stats(s);
+    orch_finish_if_released(o, s);
+    return UINT64_MAX;
 }
 
-static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
+static uint64_t step_session(struct gr_orch *o, struct session *s)
 {
-    const uint64_t ttl_ns = o->config.session_ttl_ns;
+    switch (s->state) {
+    case GR_SESSION_WAITING:
+        return step_waiting(o, s);
+    case GR_SESSION_RUNNING:
+        return step_running(o, s);
+    case GR_SESSION_IDLE:
+        return step_idle(o, s);
+    case GR_SESSION_CLOSING:
+        return step_closing(o, s);
+    case GR_SESSION_FREE:
+    case GR_SESSION_OPENING:
+        break;
+    }
+    return UINT64_MAX;
+}
+
+static uint64_t step_sessions(struct gr_orch *o)
+{
     uint64_t next_ns = UINT64_MAX;
-    if (ttl_ns == 0 || now_ns < o->next_expiry_ns) {
-        return ttl_ns == 0 ? UINT64_MAX : o->next_expiry_ns;
-    }
     for (int i = 0; i < o->n_place; i++) {
-        struct session *s = orch_at(o, i);
-        if (s->state == GR_SESSION_IDLE && now_ns - s->turn.idle_since_ns >= ttl_ns) {
-            orch_drop_idle(o, s, "idle for longer than session_ttl");
-        } else if (s->state == GR_SESSION_IDLE) {
-            next_ns = GR_MIN(next_ns, s->turn.idle_since_ns + ttl_ns);
-        }
+        const uint64_t at_ns = step_session(o, orch_at(o, i));
+        next_ns = GR_MIN(next_ns, at_ns);
     }
-    o->next_expiry_ns = next_ns;
     return next_ns;
 }
 
@@ -783,12 +795,9 @@ uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
 {
     o->now_ns = now_ns;
     const uint64_t worker_ns = orch_step_workers(o, now_ns);
-    const uint64_t waiting_ns = step_waiting(o, now_ns);
-    const uint64_t session_ns = step_sessions(o, now_ns);
-    const uint64_t drafter_ns = step_drafters(o);
-    const uint64_t closing_ns = step_closing(o, now_ns);
+    const uint64_t session_ns = step_sessions(o);
     orch_let_go(o);
-    return GR_MIN(GR_MIN(GR_MIN(worker_ns, drafter_ns), closing_ns), GR_MIN(waiting_ns, session_ns));
+    return GR_MIN(worker_ns, session_ns);
 }
 
 /* ---- looking in ---- */

@@ -118,7 +118,6 @@ struct gr_orch {
     int n_session;
     int last_target, last_drafter; /* that were chosen; orch_place.c */
     uint64_t next_id, now_ns, last_step_ns;
-    uint64_t next_expiry_ns; /* no idle session expires before */
     uint32_t n_refused;
     char why[GR_MSG_TEXT_MAX];
 };

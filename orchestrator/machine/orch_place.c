@@ -90,6 +90,16 @@ static int choose(const struct gr_orch *o, const struct session *s, fits_fn *fit
     return gr_place_choose(p, GR_ORCH_WORKER_MAX, last);
 }
 
+/* Does one fit? but: a worker that is left out, -1: none. Nothing is chosen. */
+static bool some_fit(const struct gr_orch *o, const struct session *s, fits_fn *fits, int target, int but)
+{
+    bool some = false;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        some = some || (i != but && fits(o, s, i, target));
+    }
+    return some;
+}
+
 int orch_place_target(struct gr_orch *o, const struct session *s)
 {
     int target = choose(o, s, fits_as_target, -1, o->last_target);
@@ -102,7 +112,7 @@ int orch_place_target(struct gr_orch *o, const struct session *s)
 
 bool orch_another_fits(const struct gr_orch *o, const struct session *s)
 {
-    return choose(o, s, fits_as_target, -1, -1) >= 0;
+    return some_fit(o, s, fits_as_target, -1, -1);
 }
 
 int orch_place_drafter(struct gr_orch *o, const struct session *s, int target)
@@ -114,7 +124,7 @@ int orch_place_drafter(struct gr_orch *o, const struct session *s, int target)
 
 bool orch_has_drafter(const struct gr_orch *o, const struct session *s, int target)
 {
-    return choose(o, s, fits_as_drafter, target, -1) >= 0;
+    return some_fit(o, s, fits_as_drafter, target, -1);
 }
 
 int orch_freer_drafter(const struct gr_orch *o, const struct session *s)
@@ -134,11 +144,7 @@ int orch_freer_drafter(const struct gr_orch *o, const struct session *s)
 
 bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s, uint32_t worker)
 {
-    bool fits = false;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        fits = fits || (i != (int)worker && fits_as_drafter(o, s, i, s->at.target));
-    }
-    return fits;
+    return some_fit(o, s, fits_as_drafter, s->at.target, (int)worker);
 }
 
 uint32_t orch_longest_context(const struct gr_orch *o, uint64_t tokenizer_fingerprint)

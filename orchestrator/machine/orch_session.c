@@ -345,7 +345,6 @@ void orch_vacate(struct gr_orch *o, struct session *s)
 static void go_idle(struct gr_orch *o, struct session *s)
 {
     orch_idle(s, o->now_ns);
-    o->next_expiry_ns = GR_MIN(o->next_expiry_ns, o->now_ns + o->config.session_ttl_ns);
     orch_vacate(o, s);
 }
 
