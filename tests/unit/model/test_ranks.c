@@ -13,6 +13,7 @@
 #include "tests/unit/golden.h"
 #include "tests/unit/log_capture.h"
 #include "tests/unit/model/group/rank_threads.h"
+#include "tests/unit/model/follower.h"
 
 #define TARGET GR_SOURCE_ROOT "/models/demo/target"
 #define HEAD GR_SOURCE_ROOT "/models/demo/eagle3"
@@ -33,11 +34,6 @@ struct ranks {
     struct gr_llama_config config;
     struct watched watched[GR_GROUP_RANK_MAX];
     struct gr_lm *lm; /* rank 0's */
-};
-
-struct follower {
-    struct gr_llama_config config;
-    enum gr_status st;
 };
 
 static enum rank_threads_over over; /* what the ranks exchange their sums over */
@@ -89,18 +85,6 @@ static void watch(struct ranks *r, int rank)
 }
 
 static struct follower followers[GR_GROUP_RANK_MAX];
-
-static void *follow(void *arg)
-{
-    struct follower *f = arg;
-    struct gr_lm *lm = NULL;
-    f->st = gr_llama_create(&f->config, NULL, NULL, &lm);
-    if (f->st == GR_OK) {
-        f->st = gr_llama_follow(lm);
-        gr_lm_destroy(lm);
-    }
-    return NULL;
-}
 
 static struct gr_llama_config config_of(const char *geometry, const char *isa)
 {

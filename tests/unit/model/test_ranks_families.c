@@ -13,6 +13,7 @@
 #include "tests/unit/model/family_folders.h"
 #include "tests/unit/model/group/rank_threads.h"
 #include "tests/unit/model/tree_pass.h"
+#include "tests/unit/model/follower.h"
 
 #define PATIENT UINT64_C(60000000000)
 
@@ -29,23 +30,6 @@ static struct gr_llama_config config_of(const char *dir, enum gr_weights_as as, 
                                     .n_capture = 2,
                                     .capture_layer = {1, 4},
                                     .group = group};
-}
-
-struct follower {
-    struct gr_llama_config config;
-    enum gr_status st;
-};
-
-static void *follow(void *arg)
-{
-    struct follower *f = arg;
-    struct gr_lm *lm = NULL;
-    f->st = gr_llama_create(&f->config, NULL, NULL, &lm);
-    if (f->st == GR_OK) {
-        f->st = gr_llama_follow(lm);
-        gr_lm_destroy(lm);
-    }
-    return NULL;
 }
 
 /* Logits and captured states of all rows. */
