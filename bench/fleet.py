@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -136,7 +135,9 @@ def provenance(o):
                                       stdout=subprocess.PIPE, text=True).stdout)["provenance"]
     note = (f"{o.clients} clients with a turn of {o.max_tokens} tokens each, temperature 0.7; a target has "
             f"{o.target_cpus} CPUs and a drafter {o.draft_cpus}, pinned; median of {o.reps} runs in turn; texts equal")
-    return {**about, "command": "bench/fleet.py", "options": sys.argv[1:], "note": note}
+    options = ["--targets", o.targets, "--drafters", o.drafters, "--target-cpus", o.target_cpus, "--draft-cpus",
+               o.draft_cpus, "--clients", o.clients, "--max-tokens", o.max_tokens, "--reps", o.reps]
+    return {**about, "command": "bench/fleet.py", "options": [str(word) for word in options], "note": note}
 
 
 def main():

@@ -18,9 +18,9 @@ struct gr_address {
     uint16_t port_last; /* of who listens: the last of a range; else port */
 };
 
-/* "HOST:PORT", "[V6]:PORT", ":PORT" or "*:PORT"; port_min 0: whoever listens may leave the choice to the system, or
- * name a range (HOST:5080-5090), 1: who connects may not. GR_EINVAL: one line says what is wrong with it; what: whose
- * value it is ("--join"). */
+/* "HOST:PORT", "[V6]:PORT", ":PORT" or "*:PORT"; port_min 0, of who listens: port 0 leaves the choice to the system,
+ * and a range (HOST:5080-5090) is allowed. port_min 1, of who connects: neither is. what: the option that has this
+ * value ("--join"), for the line of GR_EINVAL. */
 GR_NODISCARD enum gr_status gr_address_parse(const char *what, const char *text, unsigned port_min,
                                              struct gr_address *out);
 

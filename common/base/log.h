@@ -12,7 +12,7 @@ enum gr_log_topic { GR_TOPIC_ROUND = 1, GR_TOPIC_KV = 2, GR_TOPIC_METRICS = 4 };
 
 /* role: static string put in front of every line ("graft", "target", "draft"). Reads the environment. */
 void gr_log_init(const char *role);
-/* From now on each line begins with the time of day and this host's name, with the rank behind it where a launcher has
+/* From now on each line begins with the time of day and this host's name, and after that its rank where a launcher has
  * given one: for processes whose lines are read together with those of others. Before the first thread. */
 void gr_log_place(void);
 void gr_log_set_level(enum gr_log_level level);

@@ -122,8 +122,9 @@ static inline void gr_adjust_list_penalties(struct gr_adjust_lister *l, const st
     }
 }
 
-/* Lists what is asked of a row. place: (n_vocab) zeros, and zeros again afterwards; entry: (n_max). False: the list
- * has more entries, or an id has two biases; the row is gr_adjust_row()'s then. */
+/* Lists the changes that are asked of a row. place: (n_vocab) scratch, all zeros before the call and after it; entry:
+ * (n_max). False: the list would have more entries than that, or an id has two biases: gr_adjust_row() changes the
+ * row then. */
 static inline int gr_adjust_list_make(const struct gr_adjust_asked *asked, int32_t *place,
                                       struct gr_adjust_entry *entry, int32_t n_max, struct gr_adjust_list *out)
 {

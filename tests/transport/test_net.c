@@ -167,7 +167,7 @@ static void test_ranges(void **state)
     const enum gr_status of_peer = gr_address_check_peer("test", "host:5080-5090"); /* one listens on one port */
     (void)log_capture_end(&cap);
     assert_int_equal(of_peer, GR_EINVAL);
-    /* The next free one; where the kernel hands out the one behind, the range goes further. */
+    /* The next free one; where the kernel hands out the port after it, the range goes further. */
     assert_int_equal(gr_tcp_listen("127.0.0.1:0", &taken, first), GR_OK);
     const int port = atoi(first + strlen("127.0.0.1:"));
     snprintf(range, sizeof(range), "127.0.0.1:%d-%d", port, GR_MIN(port + 20, GR_PORT_MAX));
