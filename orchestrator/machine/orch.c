@@ -546,21 +546,22 @@ static bool is_slot_coming(const struct gr_orch *o, const struct session *waitin
     return coming;
 }
 
-/* The target has no room for the session: another one may, or a slot of those that were asked is about to be free. */
+/* The target has no room for the session: another one may, or a slot of those that were asked is about to be free. A
+ * turn that has run, whose target was lost, waits for the next slot that is free anywhere. */
 static bool find_other_room(struct gr_orch *o, struct session *s)
 {
     orch_home_refused(s);
-    const bool coming = is_slot_coming(o, s);
+    const bool waits = s->turn.has_run || is_slot_coming(o, s);
     orch_home_forgot(s);
     if (orch_another_fits(o, s)) {
         orch_open(o, s);
         return true;
     }
-    if (coming) {
+    if (waits) {
         orch_home_ask_all(s);
         orch_wait(s, o->now_ns);
     }
-    return coming;
+    return waits;
 }
 
 static void on_target_error(struct gr_orch *o, struct session *s, const struct gr_msg *m)
@@ -795,6 +796,7 @@ uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
 {
     o->now_ns = now_ns;
     const uint64_t worker_ns = orch_step_workers(o, now_ns);
+    orch_open_freed(o);
     const uint64_t session_ns = step_sessions(o);
     orch_let_go(o);
     return GR_MIN(worker_ns, session_ns);

@@ -55,6 +55,7 @@ struct session_turn {
     uint32_t n_fallback, n_reopen;
     struct gr_fallbacks fallbacks; /* of the session, for the log */
     bool is_open;                  /* the client waits for its end */
+    bool has_run;                  /* it was at a target: for want of a slot it waits, and is not refused */
     enum gr_finish finish;
     char text[GR_MSG_TEXT_MAX];
     uint64_t idle_since_ns;
@@ -117,6 +118,7 @@ struct gr_orch {
     int n_place; /* places that there are */
     int n_session;
     int last_target, last_drafter; /* that were chosen; orch_place.c */
+    bool slot_freed;               /* a turn has ended whose session stays; orch_session.c */
     uint64_t next_id, now_ns, last_step_ns;
     uint32_t n_refused;
     char why[GR_MSG_TEXT_MAX];
@@ -237,6 +239,8 @@ bool orch_differ(uint64_t a, uint64_t b);
 /* ---- orch_session.c ---- */
 /* OPENs every session that waits for a target, or for a slot of one. */
 void orch_open_waiting(struct gr_orch *o);
+/* The same where a turn has ended since whose session stays: its target may have a slot. */
+void orch_open_freed(struct gr_orch *o);
 /* The target has told which mode the session has. */
 void orch_specpv_opened(struct session *s, enum gr_specpv_mode mode);
 /* Notes the mode that an OPEN asks for: the request's, unless a kill switch is on. */

@@ -129,6 +129,23 @@ void orch_open(struct gr_orch *o, struct session *s)
     send_open(o, s);
 }
 
+void orch_open_waiting(struct gr_orch *o)
+{
+    for (int i = 0; i < o->n_place; i++) {
+        if (orch_at(o, i)->state == GR_SESSION_WAITING) {
+            orch_open(o, orch_at(o, i));
+        }
+    }
+}
+
+void orch_open_freed(struct gr_orch *o)
+{
+    if (o->slot_freed) {
+        o->slot_freed = false;
+        orch_open_waiting(o);
+    }
+}
+
 void orch_reopen(struct gr_orch *o, struct session *s)
 {
     orch_drop_provisional(s);
@@ -346,6 +363,7 @@ static void go_idle(struct gr_orch *o, struct session *s)
 {
     orch_idle(s, o->now_ns);
     orch_vacate(o, s);
+    o->slot_freed = true;
 }
 
 void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text)

@@ -15,6 +15,7 @@ void orch_turn_begin(struct session *s, uint32_t base)
     t->len = t->transcript.len;
     t->n_fallback = t->n_reopen = 0;
     t->is_open = true;
+    t->has_run = false;
     t->wait_since_ns = 0;
     gr_metrics_begin_turn(&s->metrics, t->len - base);
 }
@@ -56,6 +57,7 @@ void orch_opening(struct session *s)
 void orch_running(struct session *s)
 {
     s->state = GR_SESSION_RUNNING;
+    s->turn.has_run = true;
     s->turn.wait_since_ns = 0;
     orch_load_note(s);
 }

@@ -56,15 +56,6 @@ static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const struct gr
 
 /* ---- coming and going ---- */
 
-void orch_open_waiting(struct gr_orch *o)
-{
-    for (int i = 0; i < o->n_place; i++) {
-        if (orch_at(o, i)->state == GR_SESSION_WAITING) {
-            orch_open(o, orch_at(o, i));
-        }
-    }
-}
-
 static void attach_running(struct gr_orch *o)
 {
     for (int i = 0; i < o->n_place; i++) {

@@ -226,6 +226,14 @@ static void check_counts(const struct fleet *f)
     }
 }
 
+static void settle(struct fleet *f)
+{
+    for (int k = 0; k < 4; k++) {
+        answer(f);
+    }
+    check_counts(f);
+}
+
 /* 1,000 sessions at four targets and three drafters, which end in another order than they came: shares differ by at
  * most one at any time while none has ended. */
 static void test_shares(void **state)
@@ -293,6 +301,42 @@ static void test_full_target_is_passed_over(void **state)
     assert_int_equal(f->n_failed, 1); /* nowhere: the reason is the last one's */
     check_counts(f);
     destroy_fleet(f);
+}
+
+/* A turn that has run is not refused for want of a slot when its target is lost: it waits for one, here or at a target
+ * that comes. A new request is refused at once. */
+static void test_lost_turn_waits_for_a_slot(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        struct fleet *f = make_fleet();
+        join(f, 0, GR_WORKER_TARGET, 1);
+        join(f, 1, GR_WORKER_TARGET, 1);
+        const uint64_t first = open_session(f, false), other = open_session(f, way == 1);
+        settle(f);
+        const uint32_t home = (uint32_t)info_of(f, other).target;
+        f->full[home] = true;
+        gr_orch_on_lost(f->orch, 1 - home, f->now_ns);
+        settle(f);
+        (void)open_session(f, false);
+        settle(f);
+        (void)gr_orch_step(f->orch, f->now_ns);
+        assert_int_equal(f->n_failed, 1);
+        assert_int_equal(info_of(f, first).state, GR_SESSION_WAITING);
+        if (way == 2) {
+            join(f, 5, GR_WORKER_TARGET, 1);
+        } else {
+            f->full[home] = false;
+            end_turn(f, other);
+        }
+        settle(f);
+        (void)gr_orch_step(f->orch, f->now_ns);
+        settle(f);
+        assert_int_equal(info_of(f, first).state, GR_SESSION_RUNNING);
+        assert_int_equal(info_of(f, first).target, way == 2 ? 5 : (int)home);
+        assert_int_equal(f->n_failed, 1);
+        destroy_fleet(f);
+    }
 }
 
 /* Slots that are taken are known from the counts: nobody is asked in vain. */
@@ -481,14 +525,6 @@ static void drain(struct fleet *f, uint32_t worker, bool drained)
     assert_int_equal(gr_orch_drain(f->orch, worker, drained, f->now_ns), GR_OK);
 }
 
-static void settle(struct fleet *f)
-{
-    for (int k = 0; k < 4; k++) {
-        answer(f);
-    }
-    check_counts(f);
-}
-
 /* A target that is drained: idle sessions leave it at once, running ones when their turn is over, none comes; drained
  * no longer it takes its share. Every text goes on: append() fails where one is lost. */
 static void test_drain_target(void **state)
@@ -666,6 +702,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_full_target_is_passed_over),
+        cmocka_unit_test(test_lost_turn_waits_for_a_slot),
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_failing_drafter_is_passed_over),
         cmocka_unit_test(test_newcomer_is_not_blamed),
