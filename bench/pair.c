@@ -68,7 +68,7 @@ static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_confi
     for (int i = 0; c->target_options != NULL && c->target_options[i] != NULL; i++) {
         gr_child_args_add_flag(&a, c->target_options[i], true);
     }
-    return gr_children_start(&p->children, "target", a.argv, &rule, &p->target);
+    return gr_children_start(&p->children, "target worker", a.argv, &rule, &p->target);
 }
 
 static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config *c)
@@ -83,7 +83,7 @@ static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config
     if (on_gpu(c->draft_device)) {
         add_tuned(&a, c);
     }
-    return gr_children_start(&p->children, "draft", a.argv, &rule, &p->draft);
+    return gr_children_start(&p->children, "draft worker", a.argv, &rule, &p->draft);
 }
 
 enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out)

@@ -21,9 +21,10 @@
 #define GR_OPTION_LIST_MAX 32   /* values of CHOICES, COUNTS and DEVICES */
 #define GR_OPTION_MAP_MAX 300   /* pairs of a MAP */
 #define GR_OPTION_SECRET_MAX 256
-#define GR_OPTION_WORKERS_MAX 16 /* items of a WORKERS option */
-#define GR_AUTO (-1)             /* the value of an AUTO or COUNTS option that says auto */
-#define GR_UNSET (-1)            /* the value of a CHOICE without a default that was not given */
+#define GR_OPTION_WORKERS_MAX 16      /* items of a WORKERS option */
+#define GR_OPTION_WORKER_DEVICE_MAX 8 /* devices of such an item */
+#define GR_AUTO (-1)                  /* the value of an AUTO or COUNTS option that says auto */
+#define GR_UNSET (-1)                 /* the value of a CHOICE without a default that was not given */
 
 /* What a value is, with the member that holds it.
  * FLAG: true or false. TEXT: anything. CHOICE: one of the row's choices, by its place there. INT: a whole number.
@@ -88,10 +89,10 @@ struct gr_option_secret {
 /* An item of a YAML list of workers. */
 struct gr_option_worker {
     int64_t count;
-    const char *host; /* NULL: this one */
-    int device;
-    bool has_device;
-    int64_t tp; /* ranks that share its model: 1, 2, 4 or 8 */
+    const char *host;                        /* NULL: this one */
+    int device[GR_OPTION_WORKER_DEVICE_MAX]; /* dealt out to the count in turn */
+    int n_device;                            /* 0: none is said */
+    int64_t tp;                              /* ranks that share its model: 1, 2, 4 or 8 */
 };
 
 struct gr_option_workers {

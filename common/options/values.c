@@ -517,6 +517,23 @@ enum gr_status gr_option_add_worker(struct gr_option_values *v, const struct gr_
     return GR_OK;
 }
 
+/* With commas between them. */
+static enum gr_status set_worker_devices(struct gr_option_worker *w, const char *what, const char *value)
+{
+    w->n_device = 0;
+    for (const char *at = value;; at += strcspn(at, ",") + 1) {
+        char one[ITEM_MAX];
+        snprintf(one, sizeof(one), "%.*s", (int)strcspn(at, ","), at);
+        if (w->n_device == GR_OPTION_WORKER_DEVICE_MAX) {
+            return too_many(what, GR_OPTION_WORKER_DEVICE_MAX);
+        }
+        GR_TRY(gr_device_parse(what, one, &w->device[w->n_device++]));
+        if (at[strcspn(at, ",")] == '\0') {
+            return GR_OK;
+        }
+    }
+}
+
 enum gr_status gr_option_set_worker(struct gr_option_worker *w, const char *key, const char *what, const char *value)
 {
     static const struct gr_option count = {.kind = GR_KIND_INT, .min = 1, .max = 1024};
@@ -535,8 +552,7 @@ enum gr_status gr_option_set_worker(struct gr_option_worker *w, const char *key,
         return GR_OK;
     }
     if (strcmp(key, "device") == 0) {
-        w->has_device = true;
-        return gr_device_parse(what, value, &w->device);
+        return set_worker_devices(w, what, value);
     }
     return GR_ENOTFOUND;
 }

@@ -83,7 +83,7 @@ static enum gr_status start(struct gr_children *c, struct gr_child *k)
     const pid_t parent = getpid();
     const pid_t pid = fork();
     if (pid < 0) {
-        log_error("cannot start the %s worker: fork: %s", k->name, strerror(errno));
+        log_error("cannot start the %s: fork: %s", k->name, strerror(errno));
         return GR_EIO;
     }
     if (pid == 0) {
@@ -100,18 +100,20 @@ enum gr_status gr_children_start(struct gr_children *c, const char *name, const 
 {
     GR_ASSERT(c->n < GR_CHILD_MAX);
     struct gr_child *k = &c->child[c->n];
-    *k = (struct gr_child){.name = name, .rule = *rule, .joined_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    *k = (struct gr_child){.rule = *rule, .joined_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (k->joined_fd < 0) {
         log_error("eventfd: %s", strerror(errno));
         return GR_EIO;
     }
-    for (int i = 0; argv[i] != NULL; i++) {
+    bool copied = (k->name = strdup(name)) != NULL;
+    for (int i = 0; copied && argv[i] != NULL; i++) {
         GR_ASSERT(i < GR_CHILD_ARG_MAX);
         k->argv[i] = strdup(argv[i]);
-        if (k->argv[i] == NULL) {
-            log_error("out of memory");
-            return GR_ENOMEM;
-        }
+        copied = k->argv[i] != NULL;
+    }
+    if (!copied) {
+        log_error("out of memory");
+        return GR_ENOMEM;
     }
     *index_out = c->n++;
     return start(c, k);
@@ -156,12 +158,11 @@ static void describe_end(enum gr_end_kind kind, int status, char *text, size_t t
 static void log_restart(const struct gr_child *k, enum gr_end_kind kind, const char *end)
 {
     if (kind == GR_END_FAILED && k->silent) {
-        log_warn(
-            "the %s worker %s (its own line above says why); trying again without further lines, with pauses of up "
-            "to %d s, until it is back",
-            k->name, end, (int)(k->rule.restart.pause_max_ns / GR_S));
+        log_warn("the %s %s (its own line above says why); trying again without further lines, with pauses of up "
+                 "to %d s, until it is back",
+                 k->name, end, (int)(k->rule.restart.pause_max_ns / GR_S));
     } else {
-        log_warn("the %s worker %s; starting it again", k->name, end);
+        log_warn("the %s %s; starting it again", k->name, end);
     }
 }
 
@@ -169,9 +170,8 @@ static void say_why(struct gr_child *k, enum gr_restart_verdict verdict, int sta
 {
     k->why[0] = '\0';
     if (verdict == GR_RESTART_FRUITLESS) {
-        snprintf(k->why, sizeof(k->why),
-                 "the %s worker ended %d times in a row without a token; the last time it %s%s%s", k->name,
-                 k->restart.n_fruitless, end, WIFSIGNALED(status) ? ": " : "",
+        snprintf(k->why, sizeof(k->why), "the %s ended %d times in a row without a token; the last time it %s%s%s",
+                 k->name, k->restart.n_fruitless, end, WIFSIGNALED(status) ? ": " : "",
                  WIFSIGNALED(status) ? gr_signal_hint(WTERMSIG(status)) : "");
     }
 }
@@ -182,7 +182,7 @@ bool gr_children_joined(struct gr_children *c, int index)
     uint64_t count = 0;
     if (!k->restart.joined && read(k->joined_fd, &count, sizeof(count)) == (ssize_t)sizeof(count) &&
         gr_restart_joined(&k->restart)) {
-        log_warn("the %s worker is back", k->name);
+        log_warn("the %s is back", k->name);
     }
     return k->restart.joined;
 }
@@ -333,6 +333,7 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
         for (int a = 0; k->argv[a] != NULL; a++) {
             free(k->argv[a]);
         }
+        free(k->name);
         close(k->joined_fd);
     }
     close(c->signal_fd);

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GR_CHILD_MAX 4      /* children of a process, at most */
+#define GR_CHILD_MAX 64     /* children of a process, at most */
 #define GR_CHILD_ARG_MAX 64 /* words of a child's command line, at most */
 
 /* Exit statuses of a worker that its parent understands. */
@@ -26,7 +26,7 @@ struct gr_child_rule {
 };
 
 struct gr_child {
-    const char *name;                 /* for messages */
+    char *name;                       /* for messages, "the NAME is back"; owned */
     char *argv[GR_CHILD_ARG_MAX + 1]; /* owned strings, NULL-terminated */
     struct gr_child_rule rule;
     struct gr_restart restart;
@@ -53,7 +53,7 @@ struct gr_children {
  * signal_fd.
  * key_hex: handed to the children as GRAFT_KEY; NULL: they inherit the environment as it is. */
 GR_NODISCARD enum gr_status gr_children_init(struct gr_children *c, const char *key_hex);
-/* argv: NULL-terminated, copied. */
+/* name, argv (NULL-terminated): copied. */
 GR_NODISCARD enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
                                               const struct gr_child_rule *rule, int *index_out);
 /* Reads the signals that came. *signal_out: the last one but SIGCHLD, if any; else it stays. Returns what happened to a

@@ -123,8 +123,10 @@ static enum gr_status start_all(struct gr_local *l)
                                                .ping_timeout_ns = GR_PING_TIMEOUT_NS,
                                                .require_same_numerics = l->o->require_same_numerics});
     GR_TRY(gr_children_init(&l->children, key_hex));
-    return gr_spawn_workers(&l->children, l->o, l->plan, gr_hub_address(l->hub), l->o->n_answer, &l->target_child,
-                            &l->draft_child);
+    GR_TRY(gr_spawn_workers(&l->children, l->o, l->plan, gr_hub_address(l->hub), l->o->n_answer));
+    l->target_child = 0;
+    l->draft_child = l->children.n > 1 ? 1 : -1;
+    return GR_OK;
 }
 
 /* The session opens when both workers are there, or when the drafter will not come soon. */
@@ -154,8 +156,8 @@ static void watch_rdma(struct gr_local *l, struct gr_local_turn *t)
 static void give_up(struct gr_local *l, const struct gr_child *k)
 {
     if (k->why[0] == '\0') { /* the worker's own line is on standard error already */
-        snprintf(l->g->why, sizeof(l->g->why),
-                 "the %s worker ended with status %d; its lines on standard error say why", k->name, k->exit_status);
+        snprintf(l->g->why, sizeof(l->g->why), "the %s ended with status %d; its lines on standard error say why",
+                 k->name, k->exit_status);
     }
     l->gone = true;
     l->g->bad_value = k->exit_status == GR_EXIT_USAGE;

@@ -11,9 +11,7 @@
 #include "transport/verbs/verbs.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 static enum gr_status not_built(const char *what)
 {
@@ -51,25 +49,51 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
     return GR_OK;
 }
 
-/* Two processes take turns on one GPU: a drafter on the target's is to be in its process. */
+static enum gr_status check_placed(const char *name, const struct gr_crew_role *r)
+{
+    for (int i = 0; i < r->n; i++) {
+        GR_TRY(gr_device_placed(name, r->device[i]));
+    }
+    return GR_OK;
+}
+
+static bool is_on_gpu(const struct gr_crew_role *r)
+{
+    bool on_gpu = false;
+    for (int i = 0; i < r->n; i++) {
+        on_gpu = on_gpu || r->device[i] != GR_DEVICE_CPU;
+    }
+    return on_gpu;
+}
+
+/* Two processes take turns on one GPU: the drafter of a pair that shares one is to be in the target's process. */
+static enum gr_status share_gpu(const struct gr_options *o, struct gr_plan *p)
+{
+    const int gpu = gr_crew_shared_gpu(&p->crew);
+    if (gpu < 0 || p->colocated) {
+        return GR_OK;
+    }
+    if (!gr_crew_is_pair(&p->crew)) {
+        log_warn("cuda:%d is shared by several workers, which take turns on it", gpu);
+        return GR_OK;
+    }
+    if (o->transport != GR_UNSET) {
+        log_error("--transport %s: both workers are to be on cuda:%d, where two processes would take turns; leave it "
+                  "out, or take loop",
+                  gr_option_choice(o, GR_OPTION_transport), gpu);
+        return GR_EINVAL;
+    }
+    p->colocated = true;
+    return GR_OK;
+}
+
 static enum gr_status check_devices(const struct gr_options *o, struct gr_plan *p)
 {
-    const int target = o->target_device;
-    const int draft = o->draft_device;
-    GR_TRY(gr_device_placed("--target-device", target));
-    GR_TRY(gr_device_placed("--draft-device", draft));
-    if (p->wishes.want_draft && target != GR_DEVICE_CPU && target == draft && !p->colocated) {
-        if (o->transport != GR_UNSET) {
-            log_error(
-                "--transport %s: both workers are to be on cuda:%d, where two processes would take turns; leave it "
-                "out, or take loop",
-                gr_option_choice(o, GR_OPTION_transport), target);
-            return GR_EINVAL;
-        }
-        p->colocated = true;
-    }
-    p->target_tuned = o->tuned != NULL && target != GR_DEVICE_CPU;
-    p->draft_tuned = o->tuned != NULL && p->wishes.want_draft && draft != GR_DEVICE_CPU;
+    GR_TRY(check_placed("--target-device", &p->crew.target));
+    GR_TRY(check_placed("--draft-device", &p->crew.draft));
+    GR_TRY(share_gpu(o, p));
+    p->target_tuned = o->tuned != NULL && is_on_gpu(&p->crew.target);
+    p->draft_tuned = o->tuned != NULL && is_on_gpu(&p->crew.draft);
     /* Checked here, so that one line tells it, and not one of each worker. */
     struct gr_tuned tuned;
     return gr_tuned_open(o->tuned, o->require_tuned, p->target_tuned || p->draft_tuned, &tuned);
@@ -158,52 +182,23 @@ static void take_wishes(const struct gr_options *o, struct gr_plan *p)
     w->turn.want_trace = o->trace;
 }
 
-static bool is_this_host(const char *host)
+/* How many workers, and where; of drafters none where nobody wants one. */
+static enum gr_status choose_crew(const struct gr_options *o, struct gr_plan *p)
 {
-    static const char *const names[] = {"localhost", "127.0.0.1", "::1"};
-    char own[256] = "";
-    bool found = host == NULL || (gethostname(own, sizeof(own) - 1) == 0 && strcmp(host, own) == 0);
-    for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
-        found = found || strcmp(host, names[i]) == 0;
-    }
-    return found;
-}
-
-/* A list of workers of the YAML file may name what this version can start: one, on this host. Its device is that of the
- * section's key. */
-static enum gr_status take_workers(struct gr_options *o, enum gr_option_id list, const struct gr_option_workers *w,
-                                   enum gr_option_id device)
-{
-    const char *name = gr_option_rows[list].yaml;
-    int64_t n = 0;
-    char text[64];
-    for (int i = 0; i < w->n; i++) {
-        n += w->item[i].count;
-        if (!is_this_host(w->item[i].host)) {
-            log_error("%s: host %s is not this one, and this version starts workers on its own host alone", name,
-                      w->item[i].host);
-            return GR_EINVAL;
-        }
-    }
-    if (n > 1) {
-        log_error("%s: %" PRId64 " workers are asked for, and this version starts one", name, n);
+    const bool asked = o->drafts.n > 0 || o->values.source[GR_OPTION_n_draft] != GR_FROM_DEFAULT;
+    GR_TRY(gr_crew_read(o, o->values.called->command == GR_CMD_SERVE, &p->crew));
+    if (asked && o->draft == NULL) {
+        log_error("%s: draft workers are asked for, and no draft model is named (--draft, draft.model)",
+                  o->drafts.n > 0 ? "drafts" : "--n-draft");
         return GR_EINVAL;
     }
-    if (n == 0 || !w->item[0].has_device) {
-        return GR_OK;
-    }
-    if (o->values.source[device] == GR_FROM_YAML) {
-        log_error("%s: its device is said by %s, too; one of them is enough", name, gr_option_rows[device].yaml);
+    p->crew.draft.n = p->wishes.want_draft ? p->crew.draft.n : 0;
+    if (p->colocated && !gr_crew_is_pair(&p->crew)) {
+        log_error("--transport loop is one target with its drafter in one process, and %d and %d are asked for",
+                  p->crew.target.n, p->crew.draft.n);
         return GR_EINVAL;
     }
-    snprintf(text, sizeof(text), w->item[0].device == GR_DEVICE_CPU ? "cpu" : "cuda:%d", w->item[0].device);
-    return gr_option_set(&o->values, &gr_option_rows[device], name, text, GR_FROM_YAML);
-}
-
-static enum gr_status take_lists(struct gr_options *o)
-{
-    GR_TRY(take_workers(o, GR_OPTION_targets, &o->targets, GR_OPTION_target_device));
-    return take_workers(o, GR_OPTION_drafts, &o->drafts, GR_OPTION_draft_device);
+    return GR_OK;
 }
 
 enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
@@ -214,15 +209,11 @@ enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
                   o->values.called->word);
         return GR_EINVAL;
     }
-    GR_TRY(take_lists(o));
     choose_specpv(o, &p);
     GR_TRY(check_features(o));
     GR_TRY(choose_transport(o, &p));
     GR_TRY(choose_method(o, &p));
-    if (o->drafts.n > 0 && o->draft == NULL) {
-        log_error("drafts: draft workers are asked for, and no draft model is named (--draft, draft.model)");
-        return GR_EINVAL;
-    }
+    GR_TRY(choose_crew(o, &p));
     GR_TRY(check_devices(o, &p));
     GR_TRY(check_rdma(o, &p));
     take_wishes(o, &p);

@@ -6,6 +6,7 @@
 #include "common/options/options.h"
 #include "model/files/hf_config.h"
 #include "model/tokenizer/tokenizer.h"
+#include "orchestrator/cli/crew.h"
 #include "orchestrator/machine/orch.h"
 
 struct gr_plan {
@@ -13,6 +14,7 @@ struct gr_plan {
     bool require_rdma;              /* a turn with a drafter over anything else is an error */
     bool colocated;                 /* both workers in one process, over loop */
     bool target_tuned, draft_tuned; /* --tuned is for this one, which is on a GPU */
+    struct gr_crew crew;            /* who is started on this host, and where */
     struct gr_wishes wishes;        /* of a request, but for the seed and the stop ids, which generate_prepare.c adds */
 };
 

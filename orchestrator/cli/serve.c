@@ -30,7 +30,6 @@ struct serve {
     struct gr_hub *hub;
     struct gr_desk *desk;
     struct gr_children children;
-    int target_child;          /* -1: none */
     struct gr_out_place ready; /* the ready file that was put in place */
     bool ready_due;            /* its FIFO has no reader yet */
     struct gr_expect expect;
@@ -42,6 +41,62 @@ struct serve {
     bool told_to_end; /* by what, said once more, ends at once */
     bool at_once, failed, bad_value;
 };
+
+/* ---- the workers that were started here ---- */
+
+/* The targets are the first children. */
+static int n_target_child(const struct serve *s)
+{
+    return GR_MIN(s->children.n, s->plan.crew.target.n);
+}
+
+/* NULL: it has not joined. */
+static const struct gr_worker_info *worker_of_child(const struct serve *s, int child, struct gr_worker_status *status)
+{
+    const uint32_t pid = (uint32_t)s->children.child[child].pid;
+    for (uint32_t i = 0; pid != 0 && i < GR_ORCH_WORKER_MAX; i++) {
+        const struct gr_worker_info *info = gr_orch_worker(gr_hub_orch(s->hub), i, status);
+        if (info != NULL && info->role == GR_WORKER_TARGET && info->pid == pid) {
+            return info;
+        }
+    }
+    return NULL;
+}
+
+/* The session's target has brought tokens. */
+static void note_progress(struct serve *s, uint64_t session)
+{
+    struct gr_session_info info;
+    const bool is_here = gr_orch_session_info(gr_hub_orch(s->hub), session, 0, &info) && info.target >= 0;
+    const struct gr_worker_info *w = is_here ? gr_orch_worker(gr_hub_orch(s->hub), (uint32_t)info.target, NULL) : NULL;
+    for (int i = 0; w != NULL && i < n_target_child(s); i++) {
+        if ((uint32_t)s->children.child[i].pid == w->pid) {
+            gr_children_progress(&s->children, i);
+        }
+    }
+}
+
+/* A target that nobody asks for anything does not end without fruit. */
+static void note_idle(struct serve *s)
+{
+    for (int i = 0; i < n_target_child(s); i++) {
+        struct gr_worker_status status;
+        if (worker_of_child(s, i, &status) != NULL && status.n_active == 0 && gr_children_joined(&s->children, i)) {
+            gr_children_progress(&s->children, i);
+        }
+    }
+}
+
+/* Does a target run, or come back, beside this child? */
+static bool has_other_target(const struct serve *s, int child)
+{
+    bool other = false;
+    for (int i = 0; i < n_target_child(s); i++) {
+        const struct gr_child *k = &s->children.child[i];
+        other = other || (i != child && (k->pid != 0 || k->restart_ns != 0));
+    }
+    return other;
+}
 
 /* ---- wiring: hub <-> desk <-> machine ---- */
 
@@ -64,8 +119,8 @@ static void on_client_lost(void *ctx, uint32_t client, uint64_t now_ns)
 static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
 {
     struct serve *s = ctx;
-    if (m->type == GR_MSG_COMMIT && m->commit.ids.n > 0 && s->target_child >= 0) {
-        gr_children_progress(&s->children, s->target_child);
+    if (m->type == GR_MSG_COMMIT && m->commit.ids.n > 0 && n_target_child(s) > 0) {
+        note_progress(s, session);
     }
     gr_desk_on_report(s->desk, session, user, m);
 }
@@ -199,7 +254,6 @@ static enum gr_status start(struct serve *s)
 {
     uint8_t key[GR_KEY_BYTES];
     char key_hex[2 * GR_KEY_BYTES + 1];
-    int draft = -1;
     GR_TRY(gr_expect_parse(s->o.expect, &s->expect));
     GR_TRY(s->o.spawn ? gr_plan_local(&s->o, &s->plan) : gr_plan_no_workers(&s->o));
     GR_TRY(s->o.spawn ? gr_plan_check_models(&s->o, &s->plan) : GR_OK);
@@ -209,8 +263,7 @@ static enum gr_status start(struct serve *s)
     gr_program_hear_drains();
     GR_TRY(gr_children_init(&s->children, key_hex));
     if (s->o.spawn) {
-        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &s->target_child,
-                                &draft));
+        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session));
     }
     tell_serving(s);
     s->expect_end_ns = s->o.expect != NULL ? gr_clock_ns() + (uint64_t)s->o.within : NEVER;
@@ -219,14 +272,19 @@ static enum gr_status start(struct serve *s)
 
 /* ---- until a signal ---- */
 
-static void give_up(struct serve *s, const struct gr_child *k)
+/* The others go on without a target that ends again and again; what one says of its command line is true of all. */
+static void give_up(struct serve *s, int child)
 {
+    const struct gr_child *k = &s->children.child[child];
     char text[320];
+    if (k->why[0] != '\0' && has_other_target(s, child)) {
+        log_error("%s; it is given up, and the other targets go on", k->why);
+        return;
+    }
     if (k->why[0] != '\0') {
         snprintf(text, sizeof(text), "%s", k->why);
     } else {
-        snprintf(text, sizeof(text), "the %s worker ended with status %d; see its lines above", k->name,
-                 k->exit_status);
+        snprintf(text, sizeof(text), "the %s ended with status %d; see its lines above", k->name, k->exit_status);
     }
     fail_all(s, text);
     s->bad_value = k->exit_status == GR_EXIT_USAGE;
@@ -234,11 +292,7 @@ static void give_up(struct serve *s, const struct gr_child *k)
 
 static void watch_children(struct serve *s)
 {
-    /* A target that nobody asks for anything does not end without fruit. */
-    if (s->target_child >= 0 && gr_orch_n_turn(gr_hub_orch(s->hub)) == 0 &&
-        gr_children_joined(&s->children, s->target_child)) {
-        gr_children_progress(&s->children, s->target_child);
-    }
+    note_idle(s);
     for (;;) {
         int index = -1;
         int signal_number = 0;
@@ -250,7 +304,7 @@ static void watch_children(struct serve *s)
             return;
         }
         if (e == GR_CHILD_GIVEN_UP) {
-            give_up(s, &s->children.child[index]);
+            give_up(s, index);
         }
     }
 }
@@ -354,7 +408,7 @@ static void finish(struct serve *s)
 
 int gr_command_serve(int argc, char **argv)
 {
-    struct serve s = {.target_child = -1, .expect_end_ns = NEVER, .drain_end_ns = NEVER};
+    struct serve s = {.expect_end_ns = NEVER, .drain_end_ns = NEVER};
     struct gr_yaml_config *yaml = NULL;
     gr_options_default(&s.o, GR_CMD_SERVE);
     int status = gr_options_load(&s.o, argc, argv, &yaml);

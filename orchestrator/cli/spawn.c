@@ -3,6 +3,7 @@
 #include "common/options/options.h"
 #include "common/process/child_args.h"
 #include "common/base/clock.h"
+#include "common/base/device.h"
 #include "common/process/program.h"
 
 #include <stdio.h>
@@ -91,17 +92,50 @@ void gr_worker_line_draft(struct gr_worker_line *l, const struct gr_options *o, 
     }
 }
 
-enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
-                                const char *join, int64_t n_session, int *target_out, int *draft_out)
+/* Its device stands where the command line of a worker takes it from. */
+static enum gr_status set_device(struct gr_options *o, enum gr_option_id row, const struct gr_crew_role *crew, int i)
 {
+    char text[32] = "cpu";
+    if (i >= crew->n) {
+        return GR_OK;
+    }
+    if (crew->device[i] != GR_DEVICE_CPU) {
+        snprintf(text, sizeof(text), "cuda:%d", crew->device[i]);
+    }
+    return gr_option_set(&o->values, &gr_option_rows[row], "device", text, GR_FROM_CLI);
+}
+
+/* The i-th of a role. */
+static enum gr_status start_one(struct gr_children *children, struct gr_options *o, const struct gr_plan *plan,
+                                const char *join, enum role role, int i)
+{
+    const struct gr_crew_role *crew = role == TARGET ? &plan->crew.target : &plan->crew.draft;
     struct gr_worker_line l;
-    *draft_out = -1;
+    char name[32];
+    int index = 0;
+    GR_TRY(set_device(o, GR_OPTION_target_device, &plan->crew.target, i));
+    GR_TRY(set_device(o, GR_OPTION_draft_device, &plan->crew.draft, i));
+    snprintf(name, sizeof(name), crew->n == 1 ? "%s worker" : "%s worker %d", role == TARGET ? "target" : "draft",
+             i + 1);
+    if (role == TARGET) {
+        gr_worker_line_target(&l, o, plan, join, o->n_session);
+    } else {
+        gr_worker_line_draft(&l, o, plan, join, o->n_session);
+    }
+    return gr_children_start(children, name, l.args.argv, role == TARGET ? &target_rule : &draft_rule, &index);
+}
+
+enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
+                                const char *join, int64_t n_session)
+{
+    struct gr_options own = *o;
+    own.n_session = n_session;
     gr_options_clear_environment();
-    gr_worker_line_target(&l, o, plan, join, n_session);
-    GR_TRY(gr_children_start(children, "target", l.args.argv, &target_rule, target_out));
-    if (plan->wishes.want_draft && !plan->colocated) {
-        gr_worker_line_draft(&l, o, plan, join, n_session);
-        return gr_children_start(children, "draft", l.args.argv, &draft_rule, draft_out);
+    for (int i = 0; i < plan->crew.target.n; i++) {
+        GR_TRY(start_one(children, &own, plan, join, TARGET, i));
+    }
+    for (int i = 0; i < plan->crew.draft.n && !plan->colocated; i++) {
+        GR_TRY(start_one(children, &own, plan, join, DRAFT, i));
     }
     return GR_OK;
 }

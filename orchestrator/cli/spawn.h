@@ -23,10 +23,10 @@ void gr_worker_line_target(struct gr_worker_line *l, const struct gr_options *o,
 void gr_worker_line_draft(struct gr_worker_line *l, const struct gr_options *o, const struct gr_plan *plan,
                           const char *join, int64_t n_session);
 
-/* Starts the target and, unless both live in one process or none is wanted, the draft worker. join: where they report.
- * *draft_out: -1 if there is no such child. Failures are logged. */
+/* Starts the plan's targets and, unless both live in one process or none is wanted, its draft workers, as the first
+ * children: those below plan->crew.target.n are the targets, those after them the drafters. join: where they report.
+ * Failures are logged. */
 GR_NODISCARD enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_options *o,
-                                             const struct gr_plan *plan, const char *join, int64_t n_session,
-                                             int *target_out, int *draft_out);
+                                             const struct gr_plan *plan, const char *join, int64_t n_session);
 
 #endif

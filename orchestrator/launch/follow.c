@@ -241,7 +241,8 @@ static enum gr_status start_worker(struct follow *f, const json_t *go)
     GR_TRY(gr_job_line(j, join, listen, gr_link_int(go, "device", GR_DEVICE_LOCAL), &line));
     gr_child_args_add_flag(&line.args, "--supervise", true);
     gr_options_clear_environment();
-    const char *name = gr_launch_role_name(j->roles.rank[j->who.rank].role);
+    char name[32];
+    snprintf(name, sizeof(name), "%s worker", gr_launch_role_name(j->roles.rank[j->who.rank].role));
     return gr_children_start(&j->children, name, line.args.argv, &rule, &j->child);
 }
 

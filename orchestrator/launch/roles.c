@@ -80,13 +80,17 @@ static enum gr_status read_list(const struct gr_option_workers *list, enum gr_la
 {
     for (int i = 0; i < list->n; i++) {
         const struct gr_option_worker *w = &list->item[i];
-        const struct gr_launch_rank rank = {
-            .role = role, .host = w->host, .device = w->device, .has_device = w->has_device};
         if (w->tp != 1) {
             log_error("%s: tp %d: this version runs each %s in one process", r->from, (int)w->tp, names[role]);
             return GR_EINVAL;
         }
-        GR_TRY(add(r, &rank, w->count));
+        for (int64_t k = 0; k < w->count; k++) {
+            const struct gr_launch_rank rank = {.role = role,
+                                                .host = w->host,
+                                                .device = w->n_device > 0 ? w->device[k % w->n_device] : 0,
+                                                .has_device = w->n_device > 0};
+            GR_TRY(add(r, &rank, 1));
+        }
     }
     return GR_OK;
 }

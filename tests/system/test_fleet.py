@@ -7,10 +7,12 @@ usage: test_fleet.py BUILD_DIR SOURCE_ROOT      prints TAP
 import contextlib
 import json
 import os
+import re
+import signal
 import sys
 
-from harness import DRAFT, ROOT, SLOW, case, generate, main, wait_for
-from served import FIXED, Serve, one_line, worker
+from harness import DRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, run, wait_for
+from served import FIXED, Folder, Serve, one_line, worker
 
 with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
     GOLDEN = [(c["prompt_ids"], c["greedy_ids"]) for c in json.load(golden)["cases"][1:3]]
@@ -111,6 +113,81 @@ def eight_clients_share_two_targets_and_two_drafters():
         wait_for(lambda: of(s, targets[1])["sessions"] <= (held + 1) // 2)  # the others go where they fit best
         next_turns(s, ids, texts)
         assert "serving" in s.graft("worker", "list").stdout and "draining" not in s.graft("worker", "list").stdout
+
+
+@contextlib.contextmanager
+def spawned(*args):
+    """A fleet that `graft serve` starts itself."""
+    more = ("--spawn", "--model", TARGET, "--draft", DRAFT, "--threads", "1", "--draft-threads", "1", *args)
+    with Serve(*more, spawn=False) as s:
+        yield s
+
+
+def kill_again(s, pid):
+    """Kills it each time that it was started again, before it can join, until it is given up."""
+    given_up = lambda: s.log().count("times in a row")
+    known, before = {p for p, _ in children(s.p.pid)} - {pid}, given_up()
+    for _ in range(5):
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda p=pid: not alive(p))
+        fresh = []
+
+        def look(fresh=fresh):
+            fresh[:] = {p for p, _ in children(s.p.pid)} - known
+            return fresh or given_up() > before
+        wait_for(look)
+        if not fresh:
+            return
+        pid = fresh[0]
+
+
+@case
+def serve_starts_a_fleet_whose_workers_restart_on_their_own():
+    with spawned("--n-target", "2", "--n-draft", "2", "--sessions", str(N_CLIENT // 2)) as s:
+        wait_for(lambda: len(workers(s)) == 4, 60)
+        clients, texts = begin_turns(s)
+        wait_for(lambda: sum(holders(s, "drafter").values()) == N_CLIENT, 60)
+        assert list(holders(s, "target").values()) == 2 * [N_CLIENT // 2], s.list()
+        before = {w["pid"] for w in workers(s)}
+        for role in ("target", "draft"):
+            killed = next(w for w in workers(s) if w["role"] == role)
+            os.kill(killed["pid"], signal.SIGKILL)
+            wait_for(lambda role=role: re.search(f"the {role} worker [12] was killed .* starting it again", s.log()))
+        wait_for(lambda: len({w["pid"] for w in workers(s)} - before) == 2, 60)
+        assert len(workers(s)) == 4
+        end_turns(clients, texts)
+
+
+@case
+def a_target_of_several_is_given_up_alone():
+    with spawned("--n-target", "2") as s:
+        wait_for(lambda: len(workers(s)) == 3, 60)
+        first, last = (w["pid"] for w in workers(s) if w["role"] == "target")
+        kill_again(s, first)
+        wait_for(lambda: "it is given up, and the other targets go on" in s.log())
+        assert s.generate("--max-tokens", "8")["token_ids"] == generate("--ignore-eos", "--max-tokens", "8")["token_ids"]
+        kill_again(s, last)
+        assert s.p.wait(20 * SLOW) == 1 and "5 times in a row" in s.log().splitlines()[-1], s.log()
+
+
+@case
+def a_list_says_how_many_serve_starts():
+    with spawned() as s:
+        wait_for(lambda: len(workers(s)) == 2, 60)
+    folder = Folder()
+    path = folder.path("fleet.yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("targets:\n- count: 2\n  device: cpu,cpu\n- {}\ndrafts:\n- count: 2\n")
+    with spawned("--config", path) as s:
+        wait_for(lambda: len(workers(s)) == 5, 60)
+        assert len(numbers(s, "target")) == 3
+    for args, words in ((("--n-target", "2"), "without --spawn"),
+                        (("--spawn", "--model", TARGET, "--n-draft", "2"), "no draft model is named"),
+                        (("--spawn", "--model", TARGET, "--n-target", "2", "--transport", "loop"), "is one target"),
+                        (("--spawn", "--model", TARGET, "--n-target", "2", "--config", path), "both say how many")):
+        done = run("serve", "--control", "127.0.0.1:0", *args, env=folder.env())
+        assert done.returncode == 2, (args, done.returncode, done.stderr)
+        one_line(done, words)
 
 
 @case

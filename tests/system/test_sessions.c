@@ -169,9 +169,9 @@ static void start(struct run *r, const char *transport, const char *draft)
     for (size_t i = 0; r->views && i < GR_ARRAY_LEN(view_args); i++) {
         target_argv[n++] = view_args[i];
     }
-    assert_int_equal(gr_children_start(&r->children, "target", target_argv, &rule, &index), GR_OK);
+    assert_int_equal(gr_children_start(&r->children, "target worker", target_argv, &rule, &index), GR_OK);
     if (draft != NULL && !loop) {
-        assert_int_equal(gr_children_start(&r->children, "draft", draft_argv, &rule, &index), GR_OK);
+        assert_int_equal(gr_children_start(&r->children, "draft worker", draft_argv, &rule, &index), GR_OK);
     }
 }
 

@@ -227,7 +227,7 @@ def lists_of_workers_in_a_file():
         config(f"draft:\n  model: {DRAFT}\ntargets:\n- count: 1\n  device: cpu\ndrafts:\n- host: localhost\n")
         out = json.loads(run("run", "--json", "--config", path, "--prompt", "x", "--max-tokens", "4").stdout)
         assert len(out["token_ids"]) == 4, out
-        for text, words in (("targets:\n- count: 2\n", "targets: 2 workers are asked for, and this version starts one"),
+        for text, words in (("targets:\n- count: 2\n", "targets: 2 workers are asked for, and graft run starts one"),
                             ("targets: [{}, {}]\n", "targets: 2 workers"),
                             ("targets:\n- host: elsewhere.example\n", "elsewhere.example is not this one"),
                             ("drafts: [{}]\n", "no draft model is named"),

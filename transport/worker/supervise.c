@@ -39,8 +39,9 @@ bool gr_supervise_wanted(int argc, char **argv)
 
 static enum gr_status start(struct gr_children *c, const char *name, int argc, char **argv)
 {
-    char program[32];
+    char program[32], role[32];
     snprintf(program, sizeof(program), "graft-%s", name);
+    snprintf(role, sizeof(role), "%s worker", name);
     const char *child[GR_CHILD_ARG_MAX + 1] = {gr_program_sibling(program)};
     int n = 1, index = 0;
     for (int i = 1; i < argc; i++) {
@@ -55,7 +56,7 @@ static enum gr_status start(struct gr_children *c, const char *name, int argc, c
     }
     gr_program_hear_drains();
     GR_TRY(gr_children_init(c, NULL));
-    return gr_children_start(c, name, child, &rule, &index);
+    return gr_children_start(c, role, child, &rule, &index);
 }
 
 struct supervisor {

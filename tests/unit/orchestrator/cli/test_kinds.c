@@ -1,6 +1,7 @@
 /* Every kind of option from the command line, the environment and a YAML file: both ends of its range, what lies beyond
  * them, junk, nothing, twice. The table is the test's own, so that kinds are here that no option needs yet; after it
  * every row of graft's table is given junk from everywhere. */
+#include "common/base/device.h"
 #include "common/options/options.h"
 #include "orchestrator/cli/yaml_config.h"
 #include "tests/unit/write_file.h"
@@ -382,6 +383,8 @@ static void test_workers(void **state)
         {"workers:\n- {counts: 1}\n", "2:4: unknown key `counts' (did you mean count?)"},
         {"workers:\n- {count: 0}\n", "workers.count: `0' is not a whole number from 1 to 1024"},
         {"workers:\n- {device: gpu}\n", "workers.device: `gpu' is not cpu, cuda:N"},
+        {"workers:\n- device: cuda:0,\n", "workers.device: `' is not cpu, cuda:N"},
+        {"workers:\n- device: cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu\n", "more than 8 values"},
         {"workers:\n- {count: [1]}\n", "a single value is wanted for `count'"},
         {"workers:\n- {count: 1, count: 2}\n", "given twice: `count'"},
         {"worker:\n- {count: 1}\n", "unknown section `worker'"},
@@ -391,8 +394,12 @@ static void test_workers(void **state)
     (void)state;
     begin();
     assert_int_equal(from_text(&o.v, "workers:\n- count: 2\n  host: a.example\n  device: cuda:1\n- {}\n"), -1);
-    assert_true(o.workers.n == 2 && o.workers.item[0].count == 2 && o.workers.item[0].device == 1);
-    assert_true(o.workers.item[1].count == 1 && !o.workers.item[1].has_device && o.workers.item[1].host == NULL);
+    assert_true(o.workers.n == 2 && o.workers.item[0].count == 2);
+    assert_true(o.workers.item[0].n_device == 1 && o.workers.item[0].device[0] == 1);
+    assert_true(o.workers.item[1].count == 1 && o.workers.item[1].n_device == 0 && o.workers.item[1].host == NULL);
+    begin();
+    assert_int_equal(from_text(&o.v, "workers:\n- device: cuda:1,cpu,cuda:0\n"), -1);
+    assert_true(o.workers.item[0].n_device == 3 && o.workers.item[0].device[1] == GR_DEVICE_CPU);
     for (size_t i = 0; i < GR_ARRAY_LEN(wrong); i++) {
         begin();
         log_capture_begin(&cap);

@@ -73,12 +73,13 @@ static void test_lists(void **state)
     options.plan = "plan.yaml";
     options.targets = (struct gr_option_workers){.item = {{.count = 2, .host = "n1", .tp = 1}}, .n = 1};
     options.drafts =
-        (struct gr_option_workers){.item = {{.count = 1, .tp = 1, .has_device = true, .device = 3}}, .n = 1};
+        (struct gr_option_workers){.item = {{.count = 2, .tp = 1, .device = {3, 5}, .n_device = 2}}, .n = 1};
     assert_int_equal(gr_roles_read(&options, &roles), GR_OK);
-    assert_int_equal(roles.n, 4);
+    assert_int_equal(roles.n, 5);
     assert_int_equal(roles.rank[1].role, GR_LAUNCH_TARGET);
     assert_string_equal(roles.rank[2].host, "n1");
     assert_int_equal(roles.rank[3].device, 3);
+    assert_int_equal(roles.rank[4].device, 5);
     options.targets.item[0].tp = 2;
     gr_log_hold(line, sizeof(line));
     line[0] = '\0';
