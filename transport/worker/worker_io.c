@@ -4,20 +4,14 @@
 #include "common/process/joined.h"
 #include "common/base/log.h"
 #include "common/base/no_alloc.h"
-#include "common/base/parse.h"
-#include "common/protocol/wire.h"
-#include "transport/connect/cluster.h"
 #include "transport/connect/control.h"
 #include "transport/connect/gate.h"
-#include "transport/connect/reach.h"
 #include "transport/segment.h"
-#include "transport/net.h"
 #include "transport/worker/call.h"
+#include "transport/worker/join.h"
 #include "transport/worker/rejoin.h"
-#include "transport/worker/supervise.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sodium.h>
@@ -27,13 +21,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define HANDSHAKE_TIMEOUT_MS 10000 /* from connecting to the proof, as the side that connects sees it */
-#define JOIN_PATIENCE_S 60         /* how long an orchestrator is looked for unless GRAFT_JOIN_TIMEOUT says otherwise */
 #define NEVER UINT64_MAX
 #define NO_LIMIT (UINT64_MAX - 1)
-#define JOIN_PATIENCE_MAX 86400
-#define REJOIN_PATIENCE_MAX 31536000
-#define FOR_EVER INT64_MAX
 #define LOOKS_PER_POLL 64u /* looks at the connections between two system calls, while it spins */
 /* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
  * half, so that drafters that lost one target do not come back in step. */
@@ -778,93 +767,6 @@ void gr_worker_io_fail(struct gr_worker_io *w, enum gr_status status)
 
 /* ---- life ---- */
 
-static enum gr_status read_patience(const char *variable, int64_t max_s, int64_t *out)
-{
-    const char *text = getenv(variable);
-    if (text != NULL && !gr_parse_int(text, 0, max_s, out)) {
-        log_error("%s: `%s' is not a whole number of seconds from 0 to %lld", variable, text, (long long)max_s);
-        return GR_EINVAL;
-    }
-    return GR_OK;
-}
-
-enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struct gr_worker_identity *d)
-{
-    char cluster[GR_CLUSTER_BYTES];
-    int64_t join_s = JOIN_PATIENCE_S, rejoin_s = FOR_EVER;
-    GR_TRY(read_patience("GRAFT_JOIN_TIMEOUT", JOIN_PATIENCE_MAX, &join_s));
-    rejoin_s = gr_supervise_is_child() ? FOR_EVER : join_s;
-    GR_TRY(read_patience("GRAFT_REJOIN_TIMEOUT", REJOIN_PATIENCE_MAX, &rejoin_s));
-    c->join_patience_ms = (int)join_s * 1000;
-    c->rejoin_patience_ns = rejoin_s == FOR_EVER ? UINT64_MAX : (uint64_t)rejoin_s * GR_S;
-    GR_TRY(gr_cluster_name(true, cluster));
-    const enum gr_status st = gr_key_from_env(c->key);
-    if (st == GR_ENOTFOUND) {
-        log_error("no shared key: set GRAFT_KEY_FILE (or GRAFT_KEY) to the orchestrator's; `graft serve --make-key F' "
-                  "makes one");
-    }
-    GR_TRY(st);
-    /* As large as a frame of features gets: slots are locked memory where the device takes them from. */
-    const bool bulk = d->feature_width > 0;
-    const size_t frame_bytes = bulk ? gr_features_frame_bytes(2 * (size_t)d->feature_width) : 0;
-    c->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
-                                 .role = d->role,
-                                 .tokenizer_fingerprint = d->tokenizer_fingerprint,
-                                 .model_fingerprint = d->model_fingerprint,
-                                 .n_vocab = (uint32_t)d->n_vocab,
-                                 .transport_mask = gr_transport_built_mask(),
-                                 .fc_fingerprint = d->fc_fingerprint,
-                                 .feature_raw = d->feature_raw,
-                                 .feature_width = d->feature_width,
-                                 .feature_dtype = d->feature_width > 0 ? GR_DTYPE_BF16 : GR_DTYPE_F32,
-                                 .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX,
-                                            .bulk_bytes_max = (uint32_t)frame_bytes,
-                                            .n_small_slot = 64,
-                                            .n_bulk_slot = bulk ? 8 : 0}};
-    c->join_msg = (struct gr_msg){.type = GR_MSG_JOIN,
-                                  .join = {.role = d->role,
-                                           .pid = (uint32_t)getpid(),
-                                           .n_vocab = (uint32_t)d->n_vocab,
-                                           .n_ctx_max = (uint32_t)d->n_ctx_max,
-                                           .n_block = (uint32_t)d->n_block,
-                                           .n_session = (uint32_t)d->n_session_max,
-                                           .model_fingerprint = d->model_fingerprint,
-                                           .tokenizer_fingerprint = d->tokenizer_fingerprint}};
-    memcpy(c->hello.cluster, cluster, sizeof(cluster));
-    (void)gethostname(c->join_msg.join.host, sizeof(c->join_msg.join.host) - 1);
-    snprintf(c->hello.captures, sizeof(c->hello.captures), "%s", d->captures);
-    snprintf(c->hello.numerics_id, sizeof(c->hello.numerics_id), "%s", d->numerics_id);
-    snprintf(c->join_msg.join.numerics_id, sizeof(c->join_msg.join.numerics_id), "%s", d->numerics_id);
-    c->handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
-    return GR_OK;
-}
-
-static bool is_limited(const struct gr_worker_io *w)
-{
-    return w->config.rejoin_patience_ns != UINT64_MAX;
-}
-
-static int first_patience_ms(const struct gr_worker_io *w)
-{
-    const uint64_t rejoin_ms = w->config.rejoin_patience_ns / GR_MS;
-    return gr_joined_before() && is_limited(w) ? (int)GR_MIN(rejoin_ms, (uint64_t)INT_MAX) : w->config.join_patience_ms;
-}
-
-static enum gr_status reach_orchestrator(const struct gr_worker_io *w, int *fd_out, struct gr_hello *peer_out)
-{
-    const struct gr_worker_config *c = &w->config;
-    enum gr_status st = gr_tcp_connect_patiently(c->join, first_patience_ms(w), 0, fd_out);
-    if (st != GR_OK) { /* a worker that was killed while its orchestrator was away */
-        return st == GR_ETIMEDOUT && gr_joined_before() && is_limited(w) ? GR_ECLOSED : st;
-    }
-    st = gr_hello_call(*fd_out, &c->hello, c->key, c->handshake_timeout_ms, peer_out);
-    if (st != GR_OK) {
-        close(*fd_out);
-        return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
-    }
-    return GR_OK;
-}
-
 static enum gr_status prepare_search(struct gr_worker_io *w)
 {
     struct gr_rejoin_config c = {.address = w->config.join,
@@ -876,49 +778,13 @@ static enum gr_status prepare_search(struct gr_worker_io *w)
     return gr_rejoin_create(&c, &w->rejoin);
 }
 
-/* ---- where drafters come ---- */
-
-static void announce(struct gr_worker_io *w, int fd, const char *bound, const char *own)
-{
-    char *list = w->config.join_msg.join.address;
-    gr_reach_list(bound, fd, list);
-    if (gr_reach_is_local(list) && !gr_reach_is_loopback(own)) {
-        log_warn(
-            "drafters are told %s, which leads other hosts to themselves, and the orchestrator is on another host: "
-            "unless the drafters run here, give --listen an address of %s, or leave it out",
-            list, w->config.join_msg.join.host);
-    }
-}
-
-/* fd: the socket to the orchestrator, which tells by which address others reach this host. */
-static enum gr_status open_gate(struct gr_worker_io *w, int fd)
-{
-    struct gr_worker_config *c = &w->config;
-    char bound[64], own[64], address[300];
-    struct gr_gate_config gate = {.wake_fd = w->wake_fd,
-                                  .self = &c->hello,
-                                  .key = c->key,
-                                  .opens = true,
-                                  .timeout_ms = GR_MIN(c->handshake_timeout_ms, GR_ACCEPT_TIMEOUT_MS),
-                                  .forced = c->forced_transport};
-    gr_sock_own_text(fd, own);
-    gr_reach_listen(c->listen, own, address);
-    GR_TRY(gr_tcp_listen(address, &gate.listen_fd, bound));
-    const enum gr_status st = gr_gate_create(&gate, &w->gate);
-    if (st != GR_OK) {
-        close(gate.listen_fd);
-        return st;
-    }
-    announce(w, fd, bound, own);
-    return GR_OK;
-}
-
 static enum gr_status join_orchestrator(struct gr_worker_io *w)
 {
     struct gr_hello peer;
     int fd = -1;
-    GR_TRY(reach_orchestrator(w, &fd, &peer));
-    const enum gr_status st = w->config.listen != NULL ? open_gate(w, fd) : GR_OK;
+    GR_TRY(gr_join_reach(&w->config, &fd, &peer));
+    const enum gr_status st =
+        w->config.listen != NULL ? gr_join_open_gate(&w->config, fd, w->wake_fd, &w->gate) : GR_OK;
     if (st != GR_OK) {
         close(fd);
         return st;
