@@ -245,6 +245,8 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
                                  .forced_transport = o->forced_transport,
                                  .spin_ns = gr_worker_spin_ns(o->spin_ms, o->device != GR_DEVICE_CPU, gr_cpu_count()),
                                  .loop_conn = o->loop_conn};
+    char name[GR_MODEL_NAME_MAX];
+    gr_model_path_name(o->model, name, sizeof(name));
     GR_TRY(
         gr_worker_config_describe(&c, &(struct gr_worker_identity){.role = GR_ROLE_DRAFT,
                                                                    .n_vocab = n_vocab,
@@ -254,6 +256,7 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
                                                                    .model_fingerprint = fingerprint,
                                                                    .tokenizer_fingerprint = tokenizer_fingerprint,
                                                                    .numerics_id = w->lm->numerics_id,
+                                                                   .model = o->served_as != NULL ? o->served_as : name,
                                                                    .feature_width = (uint32_t)gr_lm_ship_width(w->lm),
                                                                    .feature_raw = w->lm->raw_features,
                                                                    .fc_fingerprint = w->lm->fc_fingerprint,

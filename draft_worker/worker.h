@@ -11,6 +11,7 @@
 
 struct gr_draft_options {
     const char *model;            /* folder of the draft model, or of an EAGLE-3 head */
+    const char *served_as;        /* its name in a fleet; NULL: the last part of `model' */
     const char *target;           /* a head: the target's folder, for what the head borrows; else not looked at */
     bool ship_raw;                /* of a head, as its target's */
     const char *capture_layers;   /* of a head, as its target's; NULL: the head's own choice */

@@ -12,10 +12,11 @@
 struct gr_ranks;
 
 struct gr_target_options {
-    const char *model;  /* folder */
-    const char *head;   /* folder of the EAGLE-3 head it serves, or NULL */
-    bool head_optional; /* go on without features where the head cannot be used: sessions wait for this target */
-    bool ship_raw;      /* the head runs fc itself, on captured states */
+    const char *model;     /* folder */
+    const char *served_as; /* its name in a fleet; NULL: the last part of `model' */
+    const char *head;      /* folder of the EAGLE-3 head it serves, or NULL */
+    bool head_optional;    /* go on without features where the head cannot be used: sessions wait for this target */
+    bool ship_raw;         /* the head runs fc itself, on captured states */
     const char *capture_layers;   /* capture.h; NULL: the head's own choice */
     int feature_keep;             /* positions of a session */
     const char *join;             /* orchestrator HOST:PORT */

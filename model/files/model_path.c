@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -168,4 +170,13 @@ enum gr_status gr_model_path_open(const char *path, struct gr_tensors **out)
     enum gr_model_kind kind = GR_MODEL_FOLDER;
     GR_TRY(gr_model_path_kind(path, &kind));
     return kind == GR_MODEL_GGUF ? gr_gguf_model_open(path, NULL, out) : gr_safetensors_open(path, out);
+}
+
+void gr_model_path_name(const char *path, char *name, size_t cap)
+{
+    char *real = realpath(path, NULL);
+    const char *whole = real != NULL ? real : path;
+    const char *slash = strrchr(whole, '/');
+    snprintf(name, cap, "%s", slash != NULL ? slash + 1 : whole);
+    free(real);
 }

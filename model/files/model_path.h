@@ -10,6 +10,9 @@ enum gr_model_kind { GR_MODEL_FOLDER, GR_MODEL_GGUF };
 
 /* A path that is neither, a model's name on a hub for one, is refused in one line. */
 GR_NODISCARD enum gr_status gr_model_path_kind(const char *path, enum gr_model_kind *out);
+/* The last part of the path, links followed, as a name for the model: "Llama-3.1-8B", "tiny.Q4_K.gguf". Cut where it is
+ * too long. */
+void gr_model_path_name(const char *path, char *name, size_t cap);
 /* Its config: config.json, or what the metadata of the GGUF file says. */
 GR_NODISCARD enum gr_status gr_model_path_config(const char *path, struct gr_hf_config *out);
 /* What is read of a model before its weights: its config, and of a GGUF file, which is opened once for all who ask, its

@@ -15,8 +15,10 @@
 /* plain: once more, token by token, to compare with. */
 static enum gr_status submit(struct gr_generation *g, bool plain)
 {
-    struct gr_session_request q = {
-        .prompt = g->prompt, .n_prompt = g->n_prompt, .tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(g->tok)};
+    struct gr_session_request q = {.prompt = g->prompt,
+                                   .n_prompt = g->n_prompt,
+                                   .model = g->o->served_model_name,
+                                   .tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(g->tok)};
     gr_wishes_copy(&q.wishes, &g->plan.wishes);
     if (plain) {
         q.wishes.want_draft = q.wishes.keep_open = false;

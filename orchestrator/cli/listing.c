@@ -136,12 +136,12 @@ static json_t *session_json(const struct gr_listing_session *m)
 
 static json_t *worker_json(const struct gr_msg_listed_worker *m)
 {
-    return json_pack("{s:I, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:f, s:s}", "worker",
-                     (json_int_t)m->worker, "role", gr_listing_role_name(m->role), "pid", (json_int_t)m->pid, "host",
-                     m->host, "peer", m->peer, "address", m->address, "sessions", (json_int_t)m->n_session, "in_turn",
-                     (json_int_t)m->n_active, "slots", (json_int_t)m->n_slot, "state", worker_state(m), "n_vocab",
-                     (json_int_t)m->n_vocab, "n_ctx_max", (json_int_t)m->n_ctx_max, "rtt_ms", (double)m->rtt_ns / 1e6,
-                     "numerics_id", m->numerics_id);
+    return json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:f, s:s}", "worker",
+                     (json_int_t)m->worker, "role", gr_listing_role_name(m->role), "model", m->model, "pid",
+                     (json_int_t)m->pid, "host", m->host, "peer", m->peer, "address", m->address, "sessions",
+                     (json_int_t)m->n_session, "in_turn", (json_int_t)m->n_active, "slots", (json_int_t)m->n_slot,
+                     "state", worker_state(m), "n_vocab", (json_int_t)m->n_vocab, "n_ctx_max", (json_int_t)m->n_ctx_max,
+                     "rtt_ms", (double)m->rtt_ns / 1e6, "numerics_id", m->numerics_id);
 }
 
 int gr_listing_dump(json_t *root)
@@ -245,16 +245,16 @@ static void print_worker_row(const struct gr_msg_listed_worker *m)
     if (m->rtt_ns > 0) {
         snprintf(rtt, sizeof(rtt), "%.2f", (double)m->rtt_ns / 1e6);
     }
-    printf("%6u  %-6s  %-8s %7u %5u %5s %8s %8u  %-16s %s\n", m->worker, gr_listing_role_name(m->role), worker_state(m),
-           m->n_active, m->n_session, slots, rtt, m->pid, m->host, m->peer);
+    printf("%6u  %-6s  %-8s %7u %5u %5s %8s %8u  %-16s %-16s %s\n", m->worker, gr_listing_role_name(m->role),
+           worker_state(m), m->n_active, m->n_session, slots, rtt, m->pid, m->model, m->host, m->peer);
 }
 
 int gr_listing_print_workers(const struct gr_listing *l, bool json)
 {
     json_t *rows = json ? json_array() : NULL;
     if (!json) {
-        printf("%6s  %-6s  %-8s %7s %5s %5s %8s %8s  %-16s %s\n", "worker", "role", "state", "in turn", "held", "slots",
-               "rtt ms", "pid", "host", "from");
+        printf("%6s  %-6s  %-8s %7s %5s %5s %8s %8s  %-16s %-16s %s\n", "worker", "role", "state", "in turn", "held",
+               "slots", "rtt ms", "pid", "model", "host", "from");
     }
     for (int i = 0; i < l->n_worker; i++) {
         if (json) {

@@ -130,9 +130,10 @@ static enum gr_status take_place(struct gr_orch *o, int *place_out)
 }
 
 /* A text that no target could go on with is refused before anything is sent. */
-static enum gr_status check_len(struct gr_orch *o, uint64_t tokenizer_fingerprint, uint64_t n_before, uint64_t n_new)
+static enum gr_status check_len(struct gr_orch *o, uint64_t model, uint64_t tokenizer, uint64_t n_before,
+                                uint64_t n_new)
 {
-    const uint32_t n_ctx_max = orch_longest_context(o, tokenizer_fingerprint);
+    const uint32_t n_ctx_max = orch_longest_context(o, model, tokenizer);
     const uint64_t limit = n_ctx_max > 0 ? GR_MIN((uint64_t)n_ctx_max, GR_TRANSCRIPT_LEN_MAX) : GR_TRANSCRIPT_LEN_MAX;
     if (n_before + n_new < limit) {
         return GR_OK;
@@ -176,14 +177,21 @@ static void begin_turn(struct session *s, uint32_t base)
 enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
                               uint64_t *session_out)
 {
-    o->now_ns = now_ns;
-    GR_TRY(check_len(o, request->tokenizer_fingerprint, 0, request->n_prompt));
+    char text[GR_MSG_TEXT_MAX];
+    uint64_t model = 0;
     int place = 0;
+    o->now_ns = now_ns;
+    const enum gr_status known = orch_model_choose(o, request->model, request->tokenizer_fingerprint, &model, text);
+    if (known != GR_OK && known != GR_AGAIN) {
+        return refuse(o, known, "%s", text);
+    }
+    GR_TRY(check_len(o, model, request->tokenizer_fingerprint, 0, request->n_prompt));
     GR_TRY(take_place(o, &place));
     struct session *s = orch_at(o, place);
     *s = (struct session){
         .id = o->next_id, .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
     orch_load_begin(s, o->worker);
+    orch_model_wish(s, request->model);
     const enum gr_status st = add_ids(o, s, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
         gr_transcript_finish(&s->turn.transcript);
@@ -228,7 +236,7 @@ static enum gr_status check_turn(struct gr_orch *o, const struct session *s, con
                       "(the prefix hashes differ)",
                       s->id, keep_len);
     }
-    return check_len(o, s->request.tokenizer_fingerprint, keep_len, turn->n_ids);
+    return check_len(o, s->model.fingerprint, s->request.tokenizer_fingerprint, keep_len, turn->n_ids);
 }
 
 enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
@@ -699,9 +707,11 @@ static bool some_are_drained(const struct gr_orch *o)
 
 static void give_turn_up(struct gr_orch *o, struct session *s)
 {
-    char text[GR_MSG_TEXT_MAX];
+    char text[GR_MSG_TEXT_MAX], name[GR_MODEL_NAME_MAX];
     const uint64_t waited_s = o->config.queue_timeout_ns / GR_S;
-    snprintf(text, sizeof(text), "no target: none %s for %" PRIu64 " s (--queue-timeout)%s",
+    orch_model_name(o, s, name);
+    snprintf(text, sizeof(text), "no target%s%s%s: none %s for %" PRIu64 " s (--queue-timeout)%s",
+             name[0] != '\0' ? " of model `" : "", name, name[0] != '\0' ? "'" : "",
              gr_orch_n_worker(o, GR_WORKER_TARGET) == 0 ? "was there" : "has taken this turn", waited_s,
              some_are_drained(o) ? "; `graft worker list' tells which are drained" : "");
     log_warn("session %" PRIu64 ": %s; its turn is given up", s->id, text);

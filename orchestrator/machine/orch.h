@@ -47,6 +47,7 @@ struct gr_session_request {
     uint32_t n_prompt;
     uint64_t tokenizer_fingerprint; /* of the prompt's ids; 0: not known. Where the target has another one the session
                                        ends */
+    const char *model; /* borrowed for the call: a name that a target has given its model; NULL, "": the only one */
     struct gr_wishes wishes;
     void *user; /* the client's */
 };
@@ -67,7 +68,10 @@ struct gr_worker_info {
     char address[GR_MSG_TEXT_MAX]; /* of the data path: a list (address.h) */
     char host[GR_HOST_NAME_MAX];   /* its own name for its host */
     char peer[GR_HOST_NAME_MAX];   /* numeric address that its link comes from */
+    char model[GR_MODEL_NAME_MAX]; /* its name for its model */
     uint64_t incarnation, model_fingerprint, tokenizer_fingerprint;
+    uint64_t fc_fingerprint; /* as in HELLO: of a head, and of a target that serves one */
+    uint32_t feature_width;  /* the same; 0: neither */
     uint32_t n_vocab, n_ctx_max, pid;
     uint32_t n_slot; /* sessions that it has room for at a time */
     char numerics_id[GR_NUMERICS_ID_MAX], host_id[48];
@@ -103,7 +107,8 @@ void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config);
 
 /* ---- sessions. A refusal is logged; gr_orch_why() is its line ---- */
 
-/* GR_ELIMIT: no room (no session is idle), or a limit of the request. */
+/* GR_ELIMIT: no room (no session is idle), or a limit of the request. GR_ENOTFOUND: no target has given its model that
+ * name; GR_EINVAL: there are several models, and it names none. */
 GR_NODISCARD enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
                                            uint64_t *session_out);
 /* GR_ENOTFOUND: no such session; GR_EINVAL: it is in a turn, or the hash differs; GR_ELIMIT. */
@@ -151,8 +156,8 @@ int gr_orch_n_turn(const struct gr_orch *o); /* sessions that are neither idle n
 
 /* ---- workers. worker: the caller's number, < GR_ORCH_WORKER_MAX ---- */
 
-/* GR_EMISMATCH: it does not fit the workers that are here (logged, and sent to it as ERROR): the caller closes its
- * link. */
+/* GR_EMISMATCH: a target gives its model the name of another one that is here (logged, and sent to it as ERROR): the
+ * caller closes its link. A drafter that fits no target that is here waits for one (logged). */
 GR_NODISCARD enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
                                          uint64_t now_ns);
 /* The same for a worker of which only this much is known. */

@@ -1,7 +1,7 @@
 /* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
- * orch_load.c (how many sessions each worker has), orch_place.c (which worker takes a session), orch_session.c (its
- * ways from state to state), orch_workers.c (who is here, who fits, who is silent), orch.c (the calls of clients and
- * what workers say). */
+ * orch_load.c (how many sessions each worker has), orch_model.c (which models there are), orch_place.c (which worker
+ * takes a session), orch_session.c (its ways from state to state), orch_workers.c (who is here, who fits, who is
+ * silent), orch.c (the calls of clients and what workers say). */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
@@ -62,6 +62,13 @@ struct session_turn {
     uint64_t wait_since_ns; /* since when no target runs the turn; 0: one does */
 };
 
+/* orch_model.c: which model the session has, once there is one to choose. */
+struct session_model {
+    char wish[GR_MODEL_NAME_MAX]; /* the name that its client said; empty: the only one */
+    uint64_t fingerprint;
+    bool bound;
+};
+
 struct worker;
 
 /* orch_load.c: where the session is counted: a worker's number and 1, 0: nowhere. */
@@ -81,6 +88,7 @@ struct session {
     struct session_home at;
     struct session_drafter with;
     struct session_load load;
+    struct session_model model;
     char numerics_id[GR_NUMERICS_ID_MAX]; /* of the target that it was opened at last */
     struct gr_session_metrics metrics;
 };
@@ -109,12 +117,25 @@ struct worker {
     uint64_t next_ping_ns, heard_ns, rtt_ns;
 };
 
+/* orch_model.c: a name that targets have given a model. */
+struct orch_name {
+    char text[GR_MODEL_NAME_MAX];
+    uint64_t fingerprint, tokenizer;
+    bool has_left; /* its targets have left in order */
+};
+
+struct orch_models {
+    struct orch_name name[GR_ORCH_WORKER_MAX];
+    int n;
+};
+
 struct gr_orch {
     struct gr_orch_io io;
     struct gr_orch_config config;
     struct worker worker[GR_ORCH_WORKER_MAX];
     struct session *chunk[GR_ORCH_SESSION_MAX / ORCH_CHUNK]; /* owned: places, ORCH_CHUNK in each; made when needed */
     struct gr_session_index index;
+    struct orch_models models;
     int n_place; /* places that there are */
     int n_session;
     int last_target, last_drafter; /* that were chosen; orch_place.c */
@@ -130,6 +151,12 @@ static inline struct session *orch_at(const struct gr_orch *o, int place)
     return &o->chunk[place / ORCH_CHUNK][place % ORCH_CHUNK];
 }
 struct session *orch_find(const struct gr_orch *o, uint64_t id);
+
+/* Of two fingerprints or sizes: what is not known does not differ. */
+static inline bool orch_differ(uint64_t a, uint64_t b)
+{
+    return a != 0 && b != 0 && a != b;
+}
 
 /* The files stand on each other in this order; none calls one that comes after it here. */
 
@@ -214,6 +241,22 @@ void orch_with_pass_over_none(struct session *s);
 void orch_with_avoid_none(struct session *s);
 void orch_with_try_again(struct session *s, uint32_t worker);
 
+/* ---- orch_model.c ---- */
+/* Is the name of this target's model that of another model that is here, or that open sessions have? text: the line. */
+bool orch_model_is_taken(struct gr_orch *o, const struct gr_worker_info *info, char text[GR_MSG_TEXT_MAX]);
+/* A target has joined; a worker that has left in order is gone. */
+void orch_model_join(struct gr_orch *o, const struct gr_worker_info *info);
+void orch_model_leave(struct gr_orch *o, const struct gr_worker_info *info);
+/* The model that a request means. GR_AGAIN: none is known yet; GR_ENOTFOUND, GR_EINVAL: text tells which there are. */
+enum gr_status orch_model_choose(struct gr_orch *o, const char *name, uint64_t tokenizer, uint64_t *out,
+                                 char text[GR_MSG_TEXT_MAX]);
+void orch_model_wish(struct session *s, const char *name);
+/* Its model from now on. Returns as the choice does. */
+enum gr_status orch_model_bind(struct gr_orch *o, struct session *s, char text[GR_MSG_TEXT_MAX]);
+bool orch_model_is(const struct session *s, const struct gr_worker_info *target);
+/* A name of its model; empty: it has none. */
+void orch_model_name(const struct gr_orch *o, const struct session *s, char text[GR_MODEL_NAME_MAX]);
+
 /* ---- orch_place.c ---- */
 /* The target to open the session at, -1: there is none. Where none fits, one that does not: orch_open() tells why. */
 int orch_place_target(struct gr_orch *o, const struct session *s);
@@ -229,12 +272,14 @@ int orch_freer_drafter(const struct gr_orch *o, const struct session *s);
 bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s, uint32_t worker);
 /* Does a drafter fit it? Nothing is chosen. */
 bool orch_has_drafter(const struct gr_orch *o, const struct session *s, int target);
-/* The longest context of the targets that take ids of this tokenizer; 0: not known. */
-uint32_t orch_longest_context(const struct gr_orch *o, uint64_t tokenizer_fingerprint);
+/* The longest context of the targets of this model (0: of any) that take ids of this tokenizer; 0: not known. */
+uint32_t orch_longest_context(const struct gr_orch *o, uint64_t model, uint64_t tokenizer);
+/* May this drafter draft for this target, by what both say of themselves? The data path knows the rest. */
+bool orch_drafts_for(const struct gr_worker_info *drafter, const struct gr_worker_info *target);
+/* Are drafters there, and fits none of them its target, whatever was tried? */
+bool orch_no_drafter_fits(const struct gr_orch *o, const struct session *s);
 /* Does its text go on there bit for bit? */
 bool orch_same_numerics(const struct session *s, const struct gr_worker_info *target);
-/* Do these workers' ids mean different tokens? What is not known does not differ. */
-bool orch_differ(uint64_t a, uint64_t b);
 
 /* ---- orch_session.c ---- */
 /* OPENs every session that waits for a target, or for a slot of one. */
@@ -267,9 +312,9 @@ void orch_close(struct gr_orch *o, struct session *s, enum gr_finish finish, con
 /* An idle session goes at once; nobody waits for its workers' replies. */
 void orch_drop_idle(struct gr_orch *o, struct session *s, const char *why);
 void orch_finish_if_released(struct gr_orch *o, struct session *s);
-/* A worker has come: idle sessions of those that have more than their share leave them, and are placed anew by their
- * next turn. */
-void orch_spread_idle(struct gr_orch *o, enum gr_worker_role role);
+/* A worker has come: idle sessions of those like it that have more than their share leave them, and are placed anew by
+ * their next turn. */
+void orch_spread_idle(struct gr_orch *o, uint32_t worker);
 /* It leaves the workers that are drained as far as its state permits: an idle one at once, one in a turn its drafter
  * where another fits. */
 void orch_vacate(struct gr_orch *o, struct session *s);

@@ -8,11 +8,6 @@ _Static_assert(GR_ORCH_WORKER_MAX <= 64, "a set of workers is a uint64_t");
 /* May the worker take the session while `target` has it? */
 typedef bool fits_fn(const struct gr_orch *o, const struct session *s, int worker, int target);
 
-bool orch_differ(uint64_t a, uint64_t b)
-{
-    return a != 0 && b != 0 && a != b;
-}
-
 static bool is_in(uint64_t set, int worker)
 {
     return (set >> worker & 1) != 0;
@@ -46,7 +41,7 @@ static bool is_target(const struct gr_orch *o, const struct session *s, int work
 {
     (void)target;
     const struct worker *w = &o->worker[worker];
-    return is_taking(w, GR_WORKER_TARGET) && !is_in(s->at.refused, worker);
+    return is_taking(w, GR_WORKER_TARGET) && orch_model_is(s, &w->info) && !is_in(s->at.refused, worker);
 }
 
 static bool fits_as_target(const struct gr_orch *o, const struct session *s, int worker, int target)
@@ -57,13 +52,21 @@ static bool fits_as_target(const struct gr_orch *o, const struct session *s, int
            (info->n_ctx_max == 0 || s->turn.transcript.len < info->n_ctx_max) && orch_same_numerics(s, info);
 }
 
+/* A head needs the features of its own target; a draft model goes with any target of its tokenizer. What features are
+ * made of is compared where the two meet. */
+bool orch_drafts_for(const struct gr_worker_info *drafter, const struct gr_worker_info *target)
+{
+    const bool is_head = drafter->feature_width > 0;
+    return !orch_differ(drafter->tokenizer_fingerprint, target->tokenizer_fingerprint) &&
+           !orch_differ(drafter->n_vocab, target->n_vocab) &&
+           (!is_head || (target->feature_width > 0 && !orch_differ(drafter->fc_fingerprint, target->fc_fingerprint)));
+}
+
 static bool fits_as_drafter(const struct gr_orch *o, const struct session *s, int worker, int target)
 {
     const struct worker *w = &o->worker[worker];
-    const struct gr_worker_info *t = &o->worker[target].info;
     return is_taking(w, GR_WORKER_DRAFT) && !is_in(s->with.avoided | s->with.passed_over, worker) &&
-           !orch_differ(w->info.tokenizer_fingerprint, t->tokenizer_fingerprint) &&
-           !orch_differ(w->info.n_vocab, t->n_vocab);
+           orch_drafts_for(&w->info, &o->worker[target].info);
 }
 
 static bool has_room(const struct worker *w)
@@ -147,13 +150,24 @@ bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s,
     return some_fit(o, s, fits_as_drafter, s->at.target, (int)worker);
 }
 
-uint32_t orch_longest_context(const struct gr_orch *o, uint64_t tokenizer_fingerprint)
+bool orch_no_drafter_fits(const struct gr_orch *o, const struct session *s)
+{
+    int n = 0, n_fit = 0;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        const bool is_drafter = is_taking(&o->worker[i], GR_WORKER_DRAFT);
+        n += is_drafter;
+        n_fit += is_drafter && orch_drafts_for(&o->worker[i].info, &o->worker[s->at.target].info);
+    }
+    return n > 0 && n_fit == 0;
+}
+
+uint32_t orch_longest_context(const struct gr_orch *o, uint64_t model, uint64_t tokenizer)
 {
     uint32_t longest = 0;
     for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         const struct gr_worker_info *info = &o->worker[i].info;
-        if (o->worker[i].joined && info->role == GR_WORKER_TARGET &&
-            !orch_differ(tokenizer_fingerprint, info->tokenizer_fingerprint)) {
+        if (o->worker[i].joined && info->role == GR_WORKER_TARGET && !orch_differ(model, info->model_fingerprint) &&
+            !orch_differ(tokenizer, info->tokenizer_fingerprint)) {
             longest = info->n_ctx_max > longest ? info->n_ctx_max : longest;
         }
     }

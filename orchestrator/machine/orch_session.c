@@ -103,9 +103,13 @@ static void send_open(struct gr_orch *o, struct session *s)
 
 void orch_open(struct gr_orch *o, struct session *s)
 {
-    const int target = orch_place_target(o, s);
     char text[GR_MSG_TEXT_MAX];
     orch_wait(s, o->now_ns);
+    if (orch_model_bind(o, s, text) == GR_EINVAL) { /* several, and it has waited for any */
+        orch_fail_turn(o, s, text);
+        return;
+    }
+    const int target = orch_place_target(o, s);
     if (target < 0) {
         return;
     }
@@ -235,6 +239,8 @@ void orch_attach(struct gr_orch *o, struct session *s)
     const int drafter = orch_place_drafter(o, s, s->at.target);
     if (drafter >= 0) {
         attach_to(o, s, drafter);
+    } else if (orch_no_drafter_fits(o, s)) {
+        orch_with_broke(s, "none of the draft workers that are here is for its model");
     }
 }
 
@@ -394,41 +400,52 @@ void orch_fail_turn(struct gr_orch *o, struct session *s, const char *text)
     orch_end_turn(o, s, GR_FINISH_ERROR, text);
 }
 
-static bool has_share(const struct worker *w, enum gr_worker_role role)
+/* Does what one of the two takes go to the other as well? */
+static bool are_alike(const struct gr_worker_info *a, const struct gr_worker_info *b)
 {
-    return w->joined && !w->drained && w->info.role == role;
+    const bool is_target = a->role == GR_WORKER_TARGET;
+    return a->role == b->role && !orch_differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint) &&
+           (is_target ? !orch_differ(a->model_fingerprint, b->model_fingerprint)
+                      : (a->feature_width > 0) == (b->feature_width > 0) &&
+                            !orch_differ(a->fc_fingerprint, b->fc_fingerprint));
 }
 
-/* How many sessions each worker of the role has above its share, which is the same for all. */
-static void find_excess(const struct gr_orch *o, enum gr_worker_role role, uint32_t excess[GR_ORCH_WORKER_MAX])
+static bool has_share(const struct worker *w, const struct gr_worker_info *like)
+{
+    return w->joined && !w->drained && are_alike(&w->info, like);
+}
+
+/* How many sessions each worker that is like this one has above its share, which is the same for all. */
+static void find_excess(const struct gr_orch *o, const struct gr_worker_info *like, uint32_t excess[GR_ORCH_WORKER_MAX])
 {
     uint32_t n_held = 0;
     uint32_t n_worker = 0;
     for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        const bool counts = has_share(&o->worker[i], role);
+        const bool counts = has_share(&o->worker[i], like);
         n_held += counts ? o->worker[i].load.n_held : 0;
         n_worker += counts;
     }
     const uint32_t share = n_worker > 0 ? (n_held + n_worker - 1) / n_worker : 0;
     for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        const bool counts = has_share(&o->worker[i], role);
+        const bool counts = has_share(&o->worker[i], like);
         const uint32_t held = counts ? o->worker[i].load.n_held : 0;
         excess[i] = held - GR_MIN(held, share);
     }
 }
 
-void orch_spread_idle(struct gr_orch *o, enum gr_worker_role role)
+void orch_spread_idle(struct gr_orch *o, uint32_t worker)
 {
+    const struct gr_worker_info *like = &o->worker[worker].info;
+    const bool is_target = like->role == GR_WORKER_TARGET;
     uint32_t excess[GR_ORCH_WORKER_MAX];
-    find_excess(o, role, excess);
+    find_excess(o, like, excess);
     for (int i = 0; i < o->n_place; i++) {
         struct session *s = orch_at(o, i);
-        const bool is_target = role == GR_WORKER_TARGET;
-        const int worker = is_target ? s->at.target : s->with.drafter;
-        if (s->state != GR_SESSION_IDLE || worker < 0 || s->at.open_after_close || excess[worker] == 0) {
+        const int at = is_target ? s->at.target : s->with.drafter;
+        if (s->state != GR_SESSION_IDLE || at < 0 || s->at.open_after_close || excess[at] == 0) {
             continue;
         }
-        excess[worker]--;
+        excess[at]--;
         if (is_target) {
             leave_home(o, s);
         } else {

@@ -15,32 +15,48 @@ static const char *role_name(enum gr_worker_role role)
 
 /* ---- who fits ---- */
 
-/* NULL: they fit; else the line that names both. Workers of one role run one model, all share one tokenizer. */
-static const char *misfit(const struct gr_worker_info *a, const struct gr_worker_info *b, uint32_t b_number, char *text,
-                          size_t cap)
+/* Why a drafter is not for a target. */
+static void misfit(const struct gr_worker_info *d, const struct gr_worker_info *t, char *why, size_t cap)
 {
-    const char *a_role = role_name(a->role);
-    const char *b_role = role_name(b->role);
-    if (orch_differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint)) {
-        snprintf(text, cap,
-                 "the tokenizer of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s "
-                 "worker %u (%016" PRIx64 "): all need one tokenizer",
-                 a_role, a->tokenizer_fingerprint, b_role, b_number, b->tokenizer_fingerprint);
-        return text;
+    if (orch_differ(d->tokenizer_fingerprint, t->tokenizer_fingerprint)) {
+        snprintf(why, cap, "its tokenizer has fingerprint %016" PRIx64 ", the drafter's %016" PRIx64,
+                 t->tokenizer_fingerprint, d->tokenizer_fingerprint);
+    } else if (orch_differ(d->n_vocab, t->n_vocab)) {
+        snprintf(why, cap, "its vocabulary has %u ids, the drafter's %u", t->n_vocab, d->n_vocab);
+    } else if (t->feature_width == 0) {
+        snprintf(why, cap, "it serves no head: start it with --head");
+    } else {
+        snprintf(why, cap, "its head's fc has fingerprint %016" PRIx64 ", the drafter's %016" PRIx64, t->fc_fingerprint,
+                 d->fc_fingerprint);
     }
-    if (orch_differ(a->n_vocab, b->n_vocab)) {
-        snprintf(text, cap, "this %s worker has a vocabulary of %u ids, %s worker %u has %u: all need one vocabulary",
-                 a_role, a->n_vocab, b_role, b_number, b->n_vocab);
-        return text;
+}
+
+/* One of the targets, if this drafter is for none of those that are here; -1. */
+static int useless_with(const struct gr_orch *o, const struct gr_worker_info *drafter)
+{
+    int target = -1;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        const struct worker *w = &o->worker[i];
+        if (w->joined && w->info.role == GR_WORKER_TARGET) {
+            if (orch_drafts_for(drafter, &w->info)) {
+                return -1;
+            }
+            target = i;
+        }
     }
-    if (a->role == b->role && orch_differ(a->model_fingerprint, b->model_fingerprint)) {
-        snprintf(text, cap,
-                 "the model of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s worker %u "
-                 "(%016" PRIx64 "): workers of one role run one model",
-                 a_role, a->model_fingerprint, b_role, b_number, b->model_fingerprint);
-        return text;
+    return target;
+}
+
+static void check_drafter(const struct gr_orch *o, uint32_t worker)
+{
+    const struct gr_worker_info *d = &o->worker[worker].info;
+    const int target = useless_with(o, d);
+    if (target >= 0) {
+        char why[160];
+        misfit(d, &o->worker[target].info, why, sizeof(why));
+        log_warn("draft worker %u (host %s, model `%s') is for none of the targets that are here; target worker %d: %s",
+                 worker + 1, d->host, d->model, target + 1, why);
     }
-    return NULL;
 }
 
 static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, const char *text)
@@ -91,7 +107,7 @@ static void employ(struct gr_orch *o, uint32_t worker)
         attach_running(o);
         vacate_drained(o);
     }
-    orch_spread_idle(o, role);
+    orch_spread_idle(o, worker);
 }
 
 /* Did its link break while it was drained? It may have come back under another number: the old one forgets it. */
@@ -116,12 +132,8 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
         return GR_ELIMIT;
     }
     o->now_ns = now_ns;
-    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        const struct worker *w = &o->worker[i];
-        const char *wrong = w->joined ? misfit(info, &w->info, i + 1, text, sizeof(text)) : NULL;
-        if (wrong != NULL) {
-            return refuse(o, worker, info, wrong);
-        }
+    if (info->role == GR_WORKER_TARGET && orch_model_is_taken(o, info, text)) {
+        return refuse(o, worker, info, text);
     }
     const bool drained = claim_drained(o, info->incarnation);
     o->worker[worker] = (struct worker){.joined = true,
@@ -129,6 +141,11 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
                                         .info = *info,
                                         .heard_ns = now_ns,
                                         .next_ping_ns = now_ns + o->config.ping_interval_ns};
+    if (info->role == GR_WORKER_TARGET) {
+        orch_model_join(o, info);
+    } else {
+        check_drafter(o, worker);
+    }
     if (!drained) {
         employ(o, worker);
     }
@@ -176,6 +193,9 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
     o->now_ns = now_ns;
     o->worker[worker].joined = false;
+    if (o->worker[worker].let_go) {
+        orch_model_leave(o, &o->worker[worker].info);
+    }
     for (int i = 0; i < o->n_place; i++) {
         struct session *s = orch_at(o, i);
         if (s->state != GR_SESSION_FREE && s->with.stats_from == (int)worker && s->with.n_stats_owed > 0) {

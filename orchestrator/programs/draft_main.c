@@ -11,6 +11,7 @@
 static struct gr_draft_options draft_options(const struct gr_options *o)
 {
     return (struct gr_draft_options){.model = o->model,
+                                     .served_as = o->served_model_name,
                                      .target = o->target,
                                      .ship_raw = o->ship_features == GR_FEATURES_RAW,
                                      .capture_layers = o->capture_layers,

@@ -68,6 +68,7 @@ static int blocks_or(int64_t asked, int usual)
 static struct gr_target_options target_options(const struct gr_options *o)
 {
     return (struct gr_target_options){.model = o->model,
+                                      .served_as = o->served_model_name,
                                       .head = o->head,
                                       .head_optional = gr_joined_before(),
                                       .ship_raw = o->ship_features == GR_FEATURES_RAW,

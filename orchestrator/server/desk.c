@@ -104,6 +104,7 @@ static void fill_request(struct gr_session_request *q, const struct gr_msg_open 
     q->prompt = m->ids.p;
     q->n_prompt = m->ids.n;
     q->tokenizer_fingerprint = m->tokenizer_fingerprint;
+    q->model = m->model;
     q->user = s;
     gr_wishes_copy(&q->wishes, &m->wishes);
     q->wishes.draft_depth = q->wishes.draft_depth > 0 ? q->wishes.draft_depth : GR_DRAFT_DEPTH;
@@ -331,6 +332,7 @@ static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worke
     memcpy(m.listed_worker.numerics_id, info->numerics_id, sizeof(m.listed_worker.numerics_id));
     memcpy(m.listed_worker.host, info->host, sizeof(m.listed_worker.host));
     memcpy(m.listed_worker.peer, info->peer, sizeof(m.listed_worker.peer));
+    memcpy(m.listed_worker.model, info->model, sizeof(m.listed_worker.model));
     send_to(d, client, &m);
 }
 

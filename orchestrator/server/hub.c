@@ -27,6 +27,8 @@ struct link {
     uint64_t incarnation;       /* workers: JOIN's */
     enum gr_worker_role role;
     char host_id[48];
+    uint64_t fc_fingerprint;
+    uint32_t feature_width;
     char peer[GR_HOST_NAME_MAX]; /* numeric address that it comes from */
     char host[GR_HOST_NAME_MAX]; /* of JOIN */
     uint32_t pid;
@@ -119,6 +121,8 @@ static void admit(struct gr_hub *h, const struct gr_arrival *a)
     *l = (struct link){
         .control = control, .ready = true, .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
     memcpy(l->host_id, a->peer.host_id, sizeof(l->host_id));
+    l->fc_fingerprint = a->peer.fc_fingerprint;
+    l->feature_width = a->peer.feature_width;
     note_peer(l, a->fd);
 }
 
@@ -220,6 +224,8 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
     struct gr_worker_info info = {.role = l->role,
                                   .model_fingerprint = m->join.model_fingerprint,
                                   .tokenizer_fingerprint = m->join.tokenizer_fingerprint,
+                                  .fc_fingerprint = l->fc_fingerprint,
+                                  .feature_width = l->feature_width,
                                   .n_vocab = m->join.n_vocab,
                                   .n_ctx_max = m->join.n_ctx_max,
                                   .incarnation = m->join.incarnation,
@@ -227,6 +233,7 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
                                   .pid = m->join.pid};
     memcpy(info.address, m->join.address, sizeof(info.address));
     memcpy(info.host, m->join.host, sizeof(info.host));
+    memcpy(info.model, m->join.model, sizeof(info.model));
     memcpy(info.peer, l->peer, sizeof(info.peer));
     memcpy(l->host, m->join.host, sizeof(l->host));
     l->pid = m->join.pid;

@@ -485,7 +485,7 @@ def supervised_worker_comes_back():
 
 
 @case
-def misfits_are_refused():
+def misfits_are_told():
     with tempfile.TemporaryDirectory() as d, Serve(draft=False) as s:
         other = os.path.join(d, "draft")
         shutil.copytree(DRAFT, other)
@@ -495,11 +495,13 @@ def misfits_are_refused():
             text = f.read()
         with open(name, "w", encoding="utf-8") as f:
             f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
-        for program, model, word in (("graft-draft", other, "tokenizer"), ("graft-target", DRAFT, "model")):
-            with worker(program, s.folder, s.address, model=model) as w:
-                _, err = w.communicate(timeout=20 * SLOW)
-                assert w.returncode == 1 and "refused" in err and word in err and "fingerprint" in err, err
-                assert word in s.log()
+        with worker("graft-draft", s.folder, s.address, model=other):
+            wait_for(lambda: "is for none of the targets that are here; target worker 1: its tokenizer has fingerprint" in s.log())
+            assert "is for its model" in s.generate(*FIXED, "--max-tokens", "4")["undrafted"]
+        with worker("graft-target", s.folder, s.address, "--served-model-name", "target", model=DRAFT) as w:
+            _, err = w.communicate(timeout=20 * SLOW)
+            assert w.returncode == 1 and "refused" in err and "model `target'" in err and "fingerprint" in err, err
+            assert "of this target has fingerprint" in s.log()
         done = s.graft("run", "--connect", s.address, "--model", other, "--prompt", "x", status=1)
         one_line(done, "tokenizer", "fingerprint")
         assert len(s.generate("--max-tokens", "4")["token_ids"]) == 4  # the others go on

@@ -41,6 +41,7 @@ static const struct field {
     {"numerics_id", STR, 96},
     {"host", STR, 64},
     {"peer", STR, 64},
+    {"model", STR, 128},
     {"ids", IDS, 1 << 20},
     {"segments", IDS, 4096},
     {"stop_ids", IDS, 64},
@@ -152,10 +153,10 @@ static const struct schema {
     const char *name, *required, *optional;
 } schema[] = {
     {GR_MSG_JOIN, "JOIN", " role pid incarnation n_vocab n_ctx_max address numerics_id ",
-     " n_block n_session model_fingerprint tokenizer_fingerprint host "},
+     " n_block n_session model_fingerprint tokenizer_fingerprint host model "},
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
-     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint specpv pv_sink pv_retrieval pv_window pv_buffer "
+     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint model specpv pv_sink pv_retrieval pv_window pv_buffer "
      "pv_threshold pv_interval pv_provisional pv_fraction min_tokens n_logprob repetition_penalty frequency_penalty "
      "presence_penalty banned_ids biased_ids biases bad_words "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv turn "},
@@ -193,7 +194,7 @@ static const struct schema {
      " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ",
      " specpv n_partial n_refresh n_checked n_drifted "},
     {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
-     " model_fingerprint tokenizer_fingerprint host peer n_active n_slot draining leaving "},
+     " model_fingerprint tokenizer_fingerprint host peer model n_active n_slot draining leaving "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
 };
 #define N_TYPE ((int)GR_ARRAY_LEN(schema))

@@ -50,7 +50,8 @@ struct gr_worker_identity {
     enum gr_role role;
     int32_t n_vocab, n_ctx_max, n_block, n_session_max;
     uint64_t model_fingerprint, tokenizer_fingerprint;
-    const char *numerics_id; /* borrowed for the call */
+    const char *numerics_id; /* borrowed for the call, as model */
+    const char *model;       /* its name in a fleet, cut where it is too long */
     /* A draft head, and a target that serves one: width of FEATURES rows (bf16), and what they are made of. */
     uint32_t feature_width;
     bool feature_raw;

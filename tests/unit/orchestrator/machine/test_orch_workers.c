@@ -196,25 +196,30 @@ static void test_choice_and_fork(void **state)
 
 /* ---- who may join ---- */
 
-static void test_misfits_are_refused(void **state)
+/* A drafter for which no target is here joins, with a warning, and is not attached; a session says that it was there.
+ */
+static void test_drafter_of_no_target(void **state)
 {
     (void)state;
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 3; way++) {
         struct world *w = make(NULL);
-        struct gr_worker_info info = way < 2 ? draft_info() : target_info();
+        struct gr_worker_info info = draft_info();
+        struct gr_session_info seen;
         join_target(w);
         info.tokenizer_fingerprint += way == 0;
         info.n_vocab += way == 1;
-        info.model_fingerprint += way == 2;
-        const enum gr_status want = way < 3 ? GR_EMISMATCH : GR_OK; /* 3: a second target like the first */
-        assert_int_equal(gr_orch_join(w->orch, 2, &info, w->now_ns), want);
-        assert_int_equal(gr_orch_n_refused(w->orch), want != GR_OK);
-        if (want != GR_OK) {
-            const struct gr_msg *m = only(w, 2, GR_MSG_ERROR);
-            assert_non_null(strstr(m->error.text, way == 0 ? "tokenizer" : way == 1 ? "vocabulary" : "model"));
-        }
-        submit(w, false, false); /* the others go on */
-        expect(w, TARGET, GR_MSG_OPEN);
+        info.feature_width = way == 2 ? 96 : 0; /* a head, which this target does not serve */
+        const int n_told = log_count_n;
+        assert_int_equal(gr_orch_join(w->orch, 2, &info, w->now_ns), GR_OK);
+        assert_int_equal(log_count_n, n_told + 1);
+        const uint64_t id = submit(w, false, true);
+        take_open(w);
+        opened(w);
+        assert_int_equal(w->n_sent, 0);
+        assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &seen));
+        assert_non_null(strstr(seen.undrafted, "is for its model"));
+        join_drafter(w); /* of the target that is here */
+        expect(w, DRAFTER, GR_MSG_ATTACH);
         destroy(w);
     }
 }
@@ -537,7 +542,7 @@ int main(void)
         cmocka_unit_test(test_switches),
         cmocka_unit_test(test_draft_ahead_auto),
         cmocka_unit_test(test_choice_and_fork),
-        cmocka_unit_test(test_misfits_are_refused),
+        cmocka_unit_test(test_drafter_of_no_target),
         cmocka_unit_test(test_other_numerics),
         cmocka_unit_test(test_other_tokenizer_of_a_client),
         cmocka_unit_test(test_least_recently_used_goes),

@@ -246,6 +246,7 @@ static void test_longest_list_fits(void **state)
     fill_text(w->numerics_id, sizeof(w->numerics_id));
     fill_text(w->host, sizeof(w->host));
     fill_text(w->peer, sizeof(w->peer));
+    fill_text(w->model, sizeof(w->model));
     const struct gr_msg end = {.type = GR_MSG_LISTED, .listed = {.n_session = UINT32_MAX, .n_worker = UINT32_MAX}};
     const size_t n = GR_ORCH_SESSION_MAX * bytes_of(&session) + GR_ORCH_WORKER_MAX * bytes_of(&worker) + bytes_of(&end);
     assert_in_range(n, GR_ORCH_SESSION_MAX * 200, GR_CLIENT_QUEUE_BYTES);
