@@ -556,6 +556,26 @@ def examples():
 
 
 @slurm
+def warned_by_slurm():
+    """The signal that a script of examples/cluster asks for ends its job in order before the time limit does."""
+    script = os.path.join(ROOT, "examples/cluster/slurm-2.sbatch")
+    with open(script, encoding="utf-8") as f:
+        warning = re.search(r"^#SBATCH --signal=(B:)?TERM@\d+$", f.read(), re.M)
+    out, folder = path("warned.out"), path("warned")
+    done = job("sbatch", "--parsable", "--gpus-per-node=0", "--cpus-per-task=1", "-o", out, script, MODEL=TARGET, DRAFT=DRAFT,
+               DEVICE="cpu", GRAFT_BIN=BUILD, JOB_DIR=folder)
+    number = done.stdout.strip()
+    wait_for(lambda: os.path.exists(out) and "roles are up" in open(out, encoding="utf-8").read(), 60)
+    # As Slurm itself sends it: to the steps, or with B: to the batch script alone.
+    job("scancel", *(("--batch",) if warning.group(1) else ()), "--signal=TERM", number)
+    wait_for(lambda: number not in job("squeue", "-h", "-o", "%A").stdout.split(), 60)
+    with open(out, encoding="utf-8") as f:
+        text = f.read()
+    assert "the job ended with status 0" in text, text
+    assert os.listdir(folder) == [], text
+
+
+@slurm
 def node_lists():
     """Lists of nodes against `scontrol show hostnames'. [B1]"""
     rng = random.Random(7)
