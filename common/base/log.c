@@ -100,10 +100,12 @@ static void format(const char *fmt, va_list ap, char *out, size_t cap)
     (void)gr_utf8_show(raw, n < 0 ? 0 : GR_MIN((size_t)n, sizeof(raw) - 1), out, cap);
 }
 
+/* The innermost launcher's first: mpirun and torchrun start their processes inside a step of Slurm, whose variables say
+ * which daemon that was. RANK alone is too common a name. */
 static const char *rank(void)
 {
-    static const char *const names[] = {"SLURM_PROCID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
-    const char *value = NULL;
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    const char *value = getenv("LOCAL_RANK") != NULL && getenv("WORLD_SIZE") != NULL ? getenv("RANK") : NULL;
     for (size_t i = 0; i < GR_ARRAY_LEN(names) && value == NULL; i++) {
         value = getenv(names[i]);
     }
