@@ -6,6 +6,7 @@
 #include "common/process/program.h"
 #include "orchestrator/cli/remote.h"
 #include "orchestrator/cli/yaml_config.h"
+#include "orchestrator/launch/ancestor.h"
 #include "orchestrator/launch/facts.h"
 #include "orchestrator/launch/gpu.h"
 #include "orchestrator/launch/job.h"
@@ -93,7 +94,8 @@ static enum gr_status find_self(struct gr_job *j)
     (void)gethostname(host, sizeof(host) - 1);
     GR_TRY(gr_who_am_i((enum gr_ranks)j->o.ranks, j->env, host, &j->who));
     if (j->who.one_host && strcmp(j->who.job, "pmi-") == 0) {
-        snprintf(j->who.job, sizeof(j->who.job), "pmi-s%d", (int)getsid(0)); /* mpiexec gives its jobs no name */
+        /* mpiexec gives its jobs no name; each has a daemon of its own on this host. */
+        snprintf(j->who.job, sizeof(j->who.job), "pmi-%d", gr_ancestor_without("MPI_LOCALRANKID"));
     }
     return GR_OK;
 }
