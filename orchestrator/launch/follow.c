@@ -31,9 +31,10 @@ struct follow {
     int user_fd;
     bool asked, at_once; /* a signal asked this rank to end; a second one */
     bool told_up, up, ended, child_done;
-    int status;       /* of this process, once it is over */
-    uint64_t stop_ns; /* when the worker is told to end by a signal; UINT64_MAX: not */
-    uint64_t away_ns; /* since when rank 0 is out of reach; 0: it is not */
+    int status;         /* of this process, once it is over */
+    uint64_t signal_ns; /* when a signal asked for the first time; 0: none has */
+    uint64_t stop_ns;   /* when the worker is told to end by a signal; UINT64_MAX: not */
+    uint64_t away_ns;   /* since when rank 0 is out of reach; 0: it is not */
     int n_refused;
 };
 
@@ -99,7 +100,7 @@ static void take_signals(struct follow *f)
         gr_children_signal(&f->j->children, handed_on);
     }
     if (signal_number != 0) {
-        f->at_once = f->asked;
+        f->at_once = gr_job_signal_again(&f->signal_ns, gr_clock_ns());
         f->asked = true;
         if (!gr_link_is_open(&f->link) ||
             gr_link_send(&f->link, json_pack("{s:s, s:i}", "type", "signal", "number", signal_number)) != GR_OK) {

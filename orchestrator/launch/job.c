@@ -1,5 +1,6 @@
 #include "orchestrator/launch/job.h"
 
+#include "common/base/clock.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
 
@@ -9,6 +10,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#define SAME_SIGNAL_NS GR_S
 
 /* ---- signals that are handed on ---- */
 
@@ -50,6 +53,14 @@ int gr_job_user_signal(int *ending)
         return 0;
     }
     return user_signal;
+}
+
+bool gr_job_signal_again(uint64_t *first_ns, uint64_t now_ns)
+{
+    if (*first_ns == 0) {
+        *first_ns = now_ns;
+    }
+    return now_ns > *first_ns + SAME_SIGNAL_NS;
 }
 
 /* ---- what both kinds of rank need ---- */

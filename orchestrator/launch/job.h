@@ -40,5 +40,8 @@ GR_NODISCARD enum gr_status gr_job_user_signals(int *fd_out);
 /* 0: none (any more). *ending: what gr_children_poll() has read; a signal that is handed on ends nothing, whoever reads
  * it, and is taken out of it. */
 int gr_job_user_signal(int *ending);
+/* Is the signal that asks this process to end a second one? Several senders signal all processes of a job at once, so
+ * that what comes within a second of the first is the same one. *first_ns: when that came, 0 before it; written. */
+bool gr_job_signal_again(uint64_t *first_ns, uint64_t now_ns);
 
 #endif

@@ -23,7 +23,6 @@
 #define STRANGERS 64         /* links whose hello has not come yet */
 #define HELLO_NS (10 * GR_S) /* so long they may take */
 #define LEAVE_NS (5 * GR_S)  /* the other ranks, once they know that the job is over */
-#define SAME_SIGNAL_NS GR_S  /* several senders signal all processes of a job at once: that is one signal */
 #define N_OWN 5              /* descriptors that are polled beside links */
 
 struct stranger {
@@ -53,6 +52,12 @@ struct lead {
 
 /* ---- the end ---- */
 
+/* Does the orchestrator run? It does not while it waits to be started again. */
+static bool serves(const struct lead *d)
+{
+    return d->j->child >= 0 && d->j->children.child[d->j->child].pid != 0;
+}
+
 /* The first reason counts. The orchestrator lets its turns finish and tells the workers; the others hear of the end
  * when it is through. */
 static void end_job(struct lead *d, int status)
@@ -63,7 +68,8 @@ static void end_job(struct lead *d, int status)
     d->ending = true;
     d->status = status;
     d->end_ns = gr_clock_ns() + (uint64_t)d->j->o.grace;
-    if (d->j->child >= 0 && !d->served) {
+    d->served = d->served || !serves(d);
+    if (!d->served) {
         gr_children_signal(&d->j->children, SIGTERM);
     }
     if (d->command > 0) {
@@ -87,11 +93,7 @@ static void tell_end(struct lead *d)
 static void interrupt(struct lead *d, int number)
 {
     const uint64_t now_ns = gr_clock_ns();
-    const bool again = d->signal_ns != 0 && now_ns > d->signal_ns + SAME_SIGNAL_NS;
-    if (d->signal_ns == 0) {
-        d->signal_ns = now_ns;
-    }
-    if (again) {
+    if (gr_job_signal_again(&d->signal_ns, now_ns)) {
         d->at_once = true;
     }
     if (d->command > 0) {
@@ -358,7 +360,7 @@ static int fill_polled(struct lead *d, uint64_t now_ns)
 
 static void turn(struct lead *d)
 {
-    const int restart_ms = gr_children_restart(&d->j->children, gr_clock_ns());
+    const int restart_ms = d->ending ? -1 : gr_children_restart(&d->j->children, gr_clock_ns());
     const int most_ms = d->signal_ns != 0 || d->ending ? 100 : 500;
     const int n = fill_polled(d, gr_clock_ns());
     (void)poll(d->polled, (nfds_t)n, restart_ms >= 0 ? GR_MIN(restart_ms, most_ms) : most_ms);
@@ -403,7 +405,7 @@ static bool is_over(struct lead *d)
     if (!d->ending) {
         return false;
     }
-    if (!d->told_end && (d->served || late || d->at_once || d->j->child < 0)) {
+    if (!d->told_end && (d->served || late || d->at_once)) {
         tell_end(d);
     }
     return d->at_once || (d->told_end && (!any_link(d) || now_ns > d->leave_ns));

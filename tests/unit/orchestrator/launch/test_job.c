@@ -120,6 +120,36 @@ static void test_started_job(void **state)
     assert_non_null(strstr(line, "rank 2 on host n2: --roles puts this target on host n9"));
 }
 
+/* Several senders signal all processes of a job at once. */
+static void test_second_signals(void **state)
+{
+    (void)state;
+    uint64_t first_ns = 0;
+    assert_false(gr_job_signal_again(&first_ns, 5 * GR_S));
+    assert_false(gr_job_signal_again(&first_ns, 5 * GR_S + GR_S / 10));
+    assert_false(gr_job_signal_again(&first_ns, 6 * GR_S));
+    assert_true(gr_job_signal_again(&first_ns, 6 * GR_S + 1));
+}
+
+/* All that a worker may be told at once finds room in its command line. */
+static void test_longest_line(void **state)
+{
+    (void)state;
+    int n_target = 0, n_draft = 0, n_pair = 0;
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        const struct gr_option *r = &gr_option_rows[i];
+        const int n_word = r->kind == GR_KIND_FLAG ? 1 : 2;
+        n_target += r->target_as != NULL ? n_word : 0;
+        n_draft += r->draft_as != NULL ? n_word : 0;
+        n_pair += r->pair_as != NULL ? n_word : 0;
+    }
+    const int n_own =
+        12; /* the program, --join, --sessions, --specpv, --head or --target, --colocate-draft, --supervise */
+    const int n_listen = 2;
+    assert_in_range(n_own + n_listen + n_target + n_pair, 1, GR_CHILD_ARG_MAX);
+    assert_in_range(n_own + n_draft, 1, GR_CHILD_ARG_MAX);
+}
+
 /* ---- hellos ---- */
 
 static struct gr_launch_table table;
@@ -307,10 +337,11 @@ static void test_folder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_roles),       cmocka_unit_test(test_lists),
-                                       cmocka_unit_test(test_started_job), cmocka_unit_test(test_hellos),
-                                       cmocka_unit_test(test_differences), cmocka_unit_test(test_no_hello),
-                                       cmocka_unit_test(test_gpus),        cmocka_unit_test(test_folder)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_roles),        cmocka_unit_test(test_lists),
+                                       cmocka_unit_test(test_started_job),  cmocka_unit_test(test_second_signals),
+                                       cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
+                                       cmocka_unit_test(test_differences),  cmocka_unit_test(test_no_hello),
+                                       cmocka_unit_test(test_gpus),         cmocka_unit_test(test_folder)};
     gr_log_init("test");
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }
