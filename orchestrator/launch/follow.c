@@ -52,8 +52,12 @@ static enum gr_status try_address(struct follow *f, const char *address, const u
         close(fd);
         return st;
     }
-    st = gr_link_open(&f->link, fd);
-    return st == GR_OK ? gr_link_send(&f->link, json_incref(f->hello)) : st;
+    GR_TRY(gr_link_open(&f->link, fd));
+    st = gr_link_send(&f->link, json_incref(f->hello));
+    if (st != GR_OK) {
+        gr_link_close(&f->link);
+    }
+    return st;
 }
 
 static enum gr_status try_note(struct follow *f, const struct gr_job_note *note)
@@ -128,12 +132,12 @@ static int pause_ms(int n)
     return most / 2 + (int)randombytes_uniform((uint32_t)most / 2 + 1);
 }
 
-static void say_waiting(const struct follow *f, uint64_t since_ns, const char *why)
+static void say_waiting(const struct follow *f, enum gr_log_level level, uint64_t since_ns, const char *why)
 {
     const struct gr_where *w = &f->j->where;
-    log_warn("rank %d on host %s has not found rank 0 for %d s, at %s%s%s", f->j->who.rank, f->j->who.host,
-             (int)((gr_clock_ns() - since_ns) / GR_S), w->dir[0] != '\0' ? w->dir : w->address[0],
-             why[0] != '\0' ? ": " : "", why);
+    gr_log_line(level, "rank %d on host %s has not found rank 0 for %d s, at %s%s%s%s", f->j->who.rank, f->j->who.host,
+                (int)((gr_clock_ns() - since_ns) / GR_S), w->dir[0] != '\0' ? w->dir : w->address[0],
+                why[0] != '\0' ? ": " : "", why, level == GR_LOG_ERROR ? "; ending" : "");
 }
 
 /* Until somebody has proven the key. An address that is named belongs to this job, so that another key is a mistake;
@@ -156,11 +160,11 @@ static enum gr_status find_lead(struct follow *f, uint64_t end_ns)
             return st;
         }
         if (gr_clock_ns() >= end_ns) {
-            say_waiting(f, begin_ns, why);
+            say_waiting(f, GR_LOG_ERROR, begin_ns, why);
             return GR_ETIMEDOUT;
         }
         if (gr_clock_ns() >= tell_ns) {
-            say_waiting(f, begin_ns, why);
+            say_waiting(f, GR_LOG_WARN, begin_ns, why);
             tell_ns += TELL_NS;
         }
         rest(f, pause_ms(n));

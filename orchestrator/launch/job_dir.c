@@ -196,7 +196,11 @@ int gr_job_dir_read(const char *dir, const char *job, struct gr_job_note notes[G
     struct timespec when[GR_JOB_NOTE_MAX];
     DIR *d = opendir(dir);
     int n = 0;
-    for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL && n < GR_JOB_NOTE_MAX; e = readdir(d)) {
+    if (d == NULL) {
+        (void)failed("cannot read", dir);
+        return 0;
+    }
+    for (const struct dirent *e = readdir(d); e != NULL && n < GR_JOB_NOTE_MAX; e = readdir(d)) {
         struct gr_job_note note = {.n_address = 0};
         struct timespec at;
         if (!is_of_job(e->d_name, job) || strlen(e->d_name) > NAME_MAX - 8 ||
@@ -212,8 +216,9 @@ int gr_job_dir_read(const char *dir, const char *job, struct gr_job_note notes[G
         notes[i] = note;
         when[i] = at;
     }
-    if (d != NULL) {
-        closedir(d);
+    closedir(d);
+    if (n == 0) {
+        log_error("nothing there is of job %s", job);
     }
     return n;
 }

@@ -89,7 +89,7 @@ static void tell_end(struct lead *d)
     }
 }
 
-/* A second signal that is not the same one from another sender ends at once. */
+/* A second signal ends at once. */
 static void interrupt(struct lead *d, int number)
 {
     const uint64_t now_ns = gr_clock_ns();
@@ -177,11 +177,11 @@ static void take_arrivals(struct lead *d, uint64_t now_ns)
         while (i < STRANGERS && gr_link_is_open(&d->stranger[i].link)) {
             i++;
         }
-        if (i == STRANGERS || gr_link_open(&d->stranger[i].link, a.fd) != GR_OK) {
+        if (i == STRANGERS) {
             close(a.fd); /* it comes again */
-            continue;
+        } else if (gr_link_open(&d->stranger[i].link, a.fd) == GR_OK) {
+            d->stranger[i].since_ns = now_ns;
         }
-        d->stranger[i].since_ns = now_ns;
     }
 }
 

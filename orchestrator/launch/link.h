@@ -26,7 +26,7 @@ struct gr_link {
     size_t n; /* bytes that have come of the next object */
 };
 
-/* fd: taken. */
+/* fd: taken, also after an error. */
 GR_NODISCARD enum gr_status gr_link_open(struct gr_link *l, int fd);
 void gr_link_close(struct gr_link *l);
 static inline bool gr_link_is_open(const struct gr_link *l)
