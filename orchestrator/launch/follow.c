@@ -20,6 +20,7 @@
 #define PAUSE_MAX_MS 1000        /* between attempts; they begin at 50 ms */
 #define REFUSED_MAX 5            /* refused attempts in a row to find rank 0 again: its process is gone */
 #define AWAY_NS (600 * GR_S)     /* so long rank 0 may be out of reach while the worker goes on */
+#define UNFIT_NS (10 * GR_S)     /* so long a rank that cannot work looks for rank 0, to say so */
 #define SERVED_OUT_NS (2 * GR_S) /* after the job's end: the worker is told by the orchestrator, too */
 
 static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 30 * GR_S}, .status_0_ends = true};
@@ -325,6 +326,13 @@ static void hear_lead(struct follow *f)
     json_decref(m);
 }
 
+static void tell_failed(struct follow *f, int status)
+{
+    if (gr_link_send(&f->link, json_pack("{s:s, s:i}", "type", "failed", "status", status)) != GR_OK) {
+        log_info("rank 0 is gone as well");
+    }
+}
+
 static int wait_ms(const struct follow *f)
 {
     const int restart_ms = gr_children_restart(&f->j->children, gr_clock_ns());
@@ -358,26 +366,41 @@ static void run(struct follow *f)
     if (f->child_done && f->status != 0 && gr_link_is_open(&f->link)) {
         log_error("rank %d on host %s: its %s cannot run (status %d); its own line says why", f->j->who.rank,
                   f->j->who.host, f->j->children.child[f->j->child].name, f->status);
-        if (gr_link_send(&f->link, json_pack("{s:s, s:i}", "type", "failed", "status", f->status)) != GR_OK) {
-            log_info("rank 0 is gone as well");
-        }
+        tell_failed(f, f->status);
     }
+}
+
+/* Rank 0 would wait for this rank until --start-within is over. */
+static enum gr_status end_unfit(struct follow *f)
+{
+    const enum gr_status why = f->j->unfit;
+    if (find_lead(f, gr_clock_ns() + UNFIT_NS) == GR_OK) {
+        tell_failed(f, gr_program_refused(why));
+    }
+    return why;
+}
+
+static enum gr_status work(struct follow *f, uint64_t end_ns)
+{
+    json_t *go = NULL;
+    GR_TRY(meet(f, end_ns, &go));
+    const enum gr_status st = start_worker(f, go);
+    json_decref(go);
+    GR_TRY(st);
+    run(f);
+    gr_children_signal(&f->j->children, SIGTERM);
+    return GR_OK;
 }
 
 int gr_job_follow(struct gr_job *j)
 {
     struct follow f = {.j = j, .link = {.fd = -1}, .stop_ns = UINT64_MAX, .user_fd = -1};
     const uint64_t end_ns = gr_clock_ns() + (uint64_t)j->o.start_within + 5 * GR_S; /* rank 0 says it first */
-    json_t *go = NULL;
     f.hello = gr_launch_hello(&j->who, &j->self, j->facts);
     enum gr_status st = f.hello == NULL ? GR_ENOMEM : gr_job_user_signals(&f.user_fd);
     st = st == GR_OK ? gr_children_init(&j->children, NULL) : st;
-    st = st == GR_OK ? meet(&f, end_ns, &go) : st;
-    st = st == GR_OK ? start_worker(&f, go) : st;
-    json_decref(go);
     if (st == GR_OK) {
-        run(&f);
-        gr_children_signal(&j->children, SIGTERM);
+        st = j->unfit == GR_OK ? work(&f, end_ns) : end_unfit(&f);
     }
     gr_children_finish(&j->children, (int)GR_MIN(j->o.grace / (int64_t)GR_MS, 5000));
     gr_link_close(&f.link);

@@ -15,6 +15,7 @@ struct gr_job {
     struct gr_where where;
     struct gr_launch_entry self; /* its GPUs, node and incarnation */
     json_t *facts;               /* owned until the hello takes it */
+    enum gr_status unfit;        /* what keeps this rank from its work (logged); GR_OK: nothing does */
     bool with_key;               /* else rank 0 draws one */
     uint8_t key[GR_KEY_BYTES];
     char **env; /* as it was at the start: the command's */

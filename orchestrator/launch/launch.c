@@ -27,6 +27,10 @@ static int load(struct gr_options *o, int argc, char **argv, struct gr_yaml_conf
 {
     gr_options_default(o, GR_CMD_LAUNCH);
     const int status = gr_options_load(o, argc, argv, &yaml[0]);
+    if (status < 0 && o->values.source[GR_OPTION_command] == GR_FROM_CLI && o->command.n == 0) {
+        log_error("`--' is followed by no command; leave it out for a job that serves until a signal ends it");
+        return gr_program_refused(GR_EINVAL);
+    }
     if (status >= 0 || o->plan == NULL) {
         return status;
     }
@@ -42,10 +46,6 @@ static enum gr_status plan_worker(struct gr_job *j)
     const int target = o->target_device, draft = o->draft_device;
     const char *tuned = o->tuned;
     const bool require_tuned = o->require_tuned;
-    if (o->transport == GR_CHOICE_LOOP) {
-        log_error("--transport loop: target and drafter are of different ranks");
-        return GR_EINVAL;
-    }
     o->targets.n = o->drafts.n = 0; /* the roles have taken them */
     o->target_device = o->draft_device = GR_DEVICE_CPU;
     o->tuned = NULL;
@@ -74,6 +74,10 @@ static enum gr_status read_roles(struct gr_job *j)
 {
     struct gr_options *o = &j->o;
     GR_TRY(gr_roles_read(o, &j->roles));
+    if (o->transport == GR_CHOICE_LOOP) {
+        log_error("--transport loop: target and drafter are of different ranks");
+        return GR_EINVAL;
+    }
     if (!has_drafter(&j->roles)) {
         o->draft = NULL;
         o->method = GR_UNSET;
@@ -81,7 +85,7 @@ static enum gr_status read_roles(struct gr_job *j)
         log_error("%s has drafters, and --method none has none", j->roles.from);
         return GR_EINVAL;
     }
-    return gr_roles_check(&j->roles, &j->who, o->model != NULL, o->draft != NULL);
+    return gr_roles_check_size(&j->roles, &j->who);
 }
 
 /* ---- this rank ---- */
@@ -151,6 +155,14 @@ static void watch_parent(const struct gr_job *j)
     }
 }
 
+/* What only this rank can see of itself. */
+static enum gr_status check_own(struct gr_job *j)
+{
+    GR_TRY(gr_roles_check_own(&j->roles, &j->who, j->o.model != NULL, j->o.draft != NULL));
+    GR_TRY(plan_worker(j));
+    return find_gpus(j);
+}
+
 static enum gr_status prepare(struct gr_job *j)
 {
     keep_environment(j);
@@ -161,8 +173,8 @@ static enum gr_status prepare(struct gr_job *j)
     introduce(j);
     name_node(j);
     j->facts = gr_launch_facts(&j->o, &j->roles, j->env);
-    GR_TRY(plan_worker(j));
-    return find_gpus(j);
+    j->unfit = check_own(j);
+    return GR_OK;
 }
 
 /* ---- what is only shown ---- */
@@ -211,6 +223,9 @@ static enum gr_status print_command(struct gr_job *j)
 static int run(struct gr_job *j)
 {
     enum gr_status st = prepare(j);
+    if (st == GR_OK && (j->o.dry_run || j->o.print_command)) {
+        st = j->unfit;
+    }
     if (st != GR_OK || j->o.dry_run) {
         return st == GR_OK ? 0 : gr_program_refused(st);
     }
@@ -223,7 +238,7 @@ static int run(struct gr_job *j)
     if (st != GR_OK) {
         return gr_program_refused(st);
     }
-    return j->who.rank == 0 ? gr_job_lead(j) : gr_job_follow(j);
+    return j->who.rank == 0 ? gr_job_lead(j) : gr_job_follow(j); /* nothing makes rank 0 unfit: it runs no worker */
 }
 
 int gr_command_launch(int argc, char **argv)
@@ -231,6 +246,7 @@ int gr_command_launch(int argc, char **argv)
     static struct gr_job j;
     struct gr_yaml_config *yaml[2] = {NULL, NULL};
     j.child = j.children.signal_fd = -1;
+    gr_log_place();
     int status = load(&j.o, argc, argv, yaml);
     if (status < 0) {
         gr_cluster_use(j.o.cluster); /* of this process, and of those that it starts */

@@ -146,9 +146,10 @@ enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out)
 
 /* ---- the job that was started ---- */
 
-static enum gr_status check_size(const struct gr_roles *r, const struct gr_who *w)
+enum gr_status gr_roles_check_size(const struct gr_roles *r, struct gr_who *w)
 {
     const char *source = gr_ranks_name(w->source);
+    w->size = w->size == 0 ? r->n : w->size;
     if (w->size == r->n && w->rank < r->n) {
         return GR_OK;
     }
@@ -164,10 +165,8 @@ static enum gr_status check_size(const struct gr_roles *r, const struct gr_who *
     return GR_EINVAL;
 }
 
-enum gr_status gr_roles_check(const struct gr_roles *r, struct gr_who *w, bool with_model, bool with_draft)
+enum gr_status gr_roles_check_own(const struct gr_roles *r, const struct gr_who *w, bool with_model, bool with_draft)
 {
-    w->size = w->size == 0 ? r->n : w->size;
-    GR_TRY(check_size(r, w));
     const struct gr_launch_rank *own = &r->rank[w->rank];
     if (!with_model && own->role == GR_LAUNCH_TARGET) {
         log_error("rank %d on host %s: a target needs a model: --model DIR, GRAFT_MODEL or target.model", w->rank,

@@ -25,10 +25,13 @@ struct gr_roles {
 /* By --roles, else by the lists targets and drafts. GR_EINVAL (logged): both, neither, a word that is no role, rank 0
  * is no orchestrator or another one is, no target, more than GR_LAUNCH_RANK_MAX, a group of several ranks. */
 GR_NODISCARD enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out);
-/* Does the job that the launcher has started fit? Each complaint names rank and host. with_model, with_draft: these are
- * named by the options. w->size 0 becomes that of the roles. */
-GR_NODISCARD enum gr_status gr_roles_check(const struct gr_roles *r, struct gr_who *w, bool with_model,
-                                           bool with_draft);
+/* Has the launcher started as many ranks as there are roles? w->size 0 becomes that of the roles. The complaint names
+ * rank and host. */
+GR_NODISCARD enum gr_status gr_roles_check_size(const struct gr_roles *r, struct gr_who *w);
+/* Can this rank be what the roles say? with_model, with_draft: these are named by the options. Complaints name rank and
+ * host. */
+GR_NODISCARD enum gr_status gr_roles_check_own(const struct gr_roles *r, const struct gr_who *w, bool with_model,
+                                               bool with_draft);
 const char *gr_launch_role_name(enum gr_launch_role role);
 /* One text for one table of roles, to compare. It fits whole or ends with the number of ranks. */
 void gr_roles_text(const struct gr_roles *r, char *text, size_t text_bytes);

@@ -293,6 +293,84 @@ def signals_end_the_job():
 
 
 @case
+def a_signal_that_comes_twice():
+    """SIGTERM to all ranks from two senders at once: the turns of eight clients end with their texts all the same."""
+    folder, key, tokens = path("twice-term"), "ab" * 32, 2000
+    want = plain(tokens)
+    j = Job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--threads", "1", "--draft-threads", "1", "--job-dir", folder,
+            "--drain-timeout", "200", "--grace", "210", GRAFT_KEY=key)
+    j.wait_for("roles are up")
+    port = re.search(r"orchestrator at port (\d+)", j.said()).group(1)
+    env = {"GRAFT_KEY": key, "GRAFT_CONNECT": f"127.0.0.1:{port}"}
+    clients = [Job(GRAFT, *TURN[1:], "--max-tokens", str(tokens), **env) for _ in range(8)]
+    wait_for(lambda: job(GRAFT, "session", "list", **env).stdout.count("running") == 8, 30)
+    ranks_of_job = [pid for pid in processes(("launch", folder)) if b"mpirun" not in open(f"/proc/{pid}/cmdline", "rb").read()]
+    for _ in range(2):
+        for pid in ranks_of_job:
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.1)  # the second sender is a little late
+    for c in clients:
+        assert ids_of(c.end(250)) == want
+    assert j.end().returncode == 0, j.said()
+    has(j.end(), "the job ended with status 0")
+
+
+@case
+def ends_while_the_orchestrator_is_down():
+    """The command ends while the orchestrator waits to be started again: nobody waits for it until --grace is over."""
+    begin = time.monotonic()
+    done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--grace", "60", "--", "bash", "-c",
+               "for p in $(cat /proc/$PPID/task/*/children); do"
+               " [ $p != $$ ] && grep -qz serve /proc/$p/cmdline && kill -9 $p; done; exit 3")
+    has(done, "the orchestrator was killed by signal 9", "the job ended with status 3")
+    assert time.monotonic() - begin < 30 * SLOW
+
+
+@case
+def a_rank_that_cannot_work_says_so():
+    """What keeps a rank from its work before it has met rank 0 ends the job at once, also where a launcher goes on."""
+    begin = time.monotonic()
+    for args, words in (((*ROLES, "--model", TARGET, "--draft", "/nonexistent"), ("/nonexistent",)),
+                        ((*ROLES, "--draft", DRAFT), ("rank 2 on host", "a target needs a model"))):
+        done = job(*MPIRUN, "--enable-recovery", "-np", "3", GRAFT, "launch", *args)
+        has(done, *words, "cannot run its worker", "the job ended with status")
+    assert time.monotonic() - begin < 40 * SLOW
+
+
+@case
+def lines_say_where_they_come_from():
+    """Time, host and rank begin the lines of `graft launch`, also of what is wrong before its roles are known."""
+    done = job(*MPIRUN, "-np", "2", GRAFT, "launch", "--roles", "serve:1,draft:1", "--model", TARGET)
+    assert re.search(r"^\d\d:\d\d:\d\d\.\d{3} [^ /]+/[01] graft: error: --roles: there is no target", done.stderr, re.M), done.stderr
+    done = job(GRAFT, "launch", *PAIR, "--")
+    has(done, "`--' is followed by no command")
+    assert done.returncode == 2
+
+
+@case
+def a_folder_of_another_job():
+    """Who does not find rank 0 says what it has found in its place."""
+    folder = path("other")
+    os.mkdir(folder, 0o700)
+    env = {"WORLD_SIZE": "3", "LOCAL_RANK": "1", "RANK": "1"}
+    done = job(GRAFT, "launch", *PAIR, "--job-dir", folder, "--start-within", "1", MASTER_PORT="1", **env)
+    has(done, f"at {folder}: nothing there is of job torchrun--1-r; ending")
+    assert done.returncode == 1
+
+
+@case
+def jobs_of_mpiexec_beside_each_other():
+    """Two jobs of an mpiexec that gives them no name, started from one shell: what sets them apart is its daemon."""
+    ranks_of_one = ("for r in 0 1 2; do PMI_RANK=$r PMI_SIZE=3 MPI_LOCALRANKID=$r MPI_LOCALNRANKS=3 \"$@\" & done; wait")
+    jobs = [Job("bash", "-c", ranks_of_one, "x", GRAFT, "launch", *PAIR, "--threads", "1", "--draft-threads", "1", "--", *TURN,
+                "--max-tokens", "16", XDG_RUNTIME_DIR=STATE["dir"]) for _ in range(3)]
+    for j in jobs:
+        done = j.end()
+        has(done, "the job ended with status 0")
+        assert ids_of(done) == plain(16)
+
+
+@case
 def user_signals_are_handed_on():
     """SIGUSR1 to rank 0 reaches the command, and ends nothing."""
     folder = path("usr1")

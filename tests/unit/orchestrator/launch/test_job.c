@@ -1,7 +1,9 @@
 /* The table of a job's ranks: roles and what is refused of them, hellos that do not fit, GPUs, and the messages in a
  * folder that an earlier life of the job has used. Names in brackets are the rows of reports that a case comes from. */
+#include "common/base/clock.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
+#include "orchestrator/launch/job.h"
 #include "orchestrator/launch/job_dir.h"
 #include "orchestrator/launch/table.h"
 
@@ -94,7 +96,8 @@ static enum gr_status check(int rank, int size, const char *host, bool model, bo
     snprintf(w.host, sizeof(w.host), "%s", host);
     line[0] = '\0';
     gr_log_hold(line, sizeof(line));
-    const enum gr_status st = gr_roles_check(&roles, &w, model, draft);
+    enum gr_status st = gr_roles_check_size(&roles, &w);
+    st = st == GR_OK ? gr_roles_check_own(&roles, &w, model, draft) : st;
     gr_log_hold(NULL, 0);
     return st;
 }
