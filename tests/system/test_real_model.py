@@ -5,6 +5,7 @@ usage: test_real_model.py BUILD_DIR SOURCE_ROOT      prints TAP; all is skipped 
 GRAFT_TEST_LONG=1: all ten prompts, 160 tokens each.
 """
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -205,6 +206,10 @@ def text_with_a_draft_of_the_other_kind():
         assert got["token_ids"] == c["greedy_ids"][:16] and got["metrics"]["num_accepted_tokens"] >= 8, got
 
 
+def tree_of(n):
+    return "--num-speculative-tokens", n
+
+
 def acceptance(*tree):
     """Of all prompts together, and every text is the golden one."""
     accepted = drafts = 0
@@ -217,23 +222,39 @@ def acceptance(*tree):
 
 
 @case
+def states_of_model_and_head_are_the_golden_ones():
+    """Logits, captured states, fused features, the head's logits and its chains; every 61st value of each."""
+    done = subprocess.run([os.path.join(BUILD, "tests/system/model_states"), smollm2.GGUF, HEAD,
+                           os.path.join(ROOT, "tests/golden/smollm2.json"), "61",
+                           os.path.join(ROOT, "tests/golden/smollm2-states.safetensors")],
+                          capture_output=True, text=True, check=False, timeout=120 * SLOW)
+    assert done.returncode == 0 and "24 compared, 0 wrong" in done.stdout, done.stdout + done.stderr
+
+
+@case
 def its_head_drafts_for_the_gguf_file():
     """What it was measured to accept on all ten prompts; in the short form that it accepts much."""
-    for tree, measured in ((CHAIN_OF_6, 2.55), (("--num-speculative-tokens", "31"), 3.58)):
+    for tree, measured in ((CHAIN_OF_6, 2.55), (tree_of("15"), 3.22), (tree_of("31"), 3.58), (tree_of("63"), 3.87)):
         got = acceptance(*tree)
         assert abs(got / measured - 1) <= 0.03 if LONG else got > 2, (tree, got)
 
 
+def check_one_text(c, sampled, trees, transports):
+    """With its head and with the model as its own draft."""
+    told = (*sampled, "--ignore-eos")
+    want = answer(smollm2.GGUF, c["prompt"], 40, *told)["token_ids"]
+    for transport, n, draft in itertools.product(transports, trees, (HEAD, smollm2.GGUF)):
+        got = answer(smollm2.GGUF, c["prompt"], 40, *told, "--draft", draft, "--transport", transport, *tree_of(n))
+        assert got["token_ids"] == want and got["metrics"]["num_drafts"] > 0, (sampled, transport, n, draft)
+
+
 @case
 def one_text_whatever_drafts():
-    for c, temperature in ((GOLDEN[1], "0.7"), (GOLDEN[2], "1")):
-        sampled = ("--temperature", temperature, "--seed", "7", "--ignore-eos")
-        want = answer(smollm2.GGUF, c["prompt"], 40, *sampled)["token_ids"]
-        for transport in ("shm", "tcp"):
-            for draft in (HEAD, smollm2.GGUF):
-                got = answer(smollm2.GGUF, c["prompt"], 40, *sampled, "--draft", draft, "--transport", transport,
-                             "--num-speculative-tokens", "15")
-                assert got["token_ids"] == want and got["metrics"]["num_drafts"] > 0, (transport, draft)
+    """All transports, trees and temperatures in the long form."""
+    trees, transports = (("1", "3", "15", "63"), ("shm", "tcp", "loop")) if LONG else (("15",), ("shm", "tcp"))
+    for c, temperature in ((GOLDEN[0], "0"), (GOLDEN[1], "0.7"), (GOLDEN[2], "1")):
+        if LONG or temperature != "0":
+            check_one_text(c, ("--temperature", temperature, "--seed", "7"), trees, transports)
 
 
 @case

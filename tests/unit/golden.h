@@ -21,25 +21,31 @@ struct golden {
     void *data;
 };
 
-static inline int golden_open(struct golden *g)
+/* data: what the tensors point into; both are the caller's. */
+static inline int golden_read(const char *path, void **data, struct gr_tensors **tensors)
 {
-    static const char tensors[] = GR_SOURCE_ROOT "/tests/golden/demo-logits.safetensors";
-    json_error_t error;
-    g->root = json_load_file(GR_SOURCE_ROOT "/tests/golden/demo-greedy.json", 0, &error);
-    g->cases = json_object_get(g->root, "cases");
-    FILE *f = fopen(tensors, "rb");
-    if (f == NULL || g->cases == NULL) {
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) {
         return -1;
     }
     fseek(f, 0, SEEK_END);
     const size_t len = (size_t)ftell(f);
     rewind(f);
-    g->data = aligned_alloc(64, (len + 63) / 64 * 64);
-    if (g->data == NULL || fread(g->data, 1, len, f) != len) {
+    *data = aligned_alloc(64, (len + 63) / 64 * 64);
+    const bool whole = *data != NULL && fread(*data, 1, len, f) == len;
+    fclose(f);
+    return whole && gr_safetensors_parse(path, *data, len, tensors) == GR_OK ? 0 : -1;
+}
+
+static inline int golden_open(struct golden *g)
+{
+    json_error_t error;
+    g->root = json_load_file(GR_SOURCE_ROOT "/tests/golden/demo-greedy.json", 0, &error);
+    g->cases = json_object_get(g->root, "cases");
+    if (g->cases == NULL) {
         return -1;
     }
-    fclose(f);
-    return gr_safetensors_parse(tensors, g->data, len, &g->tensors) == GR_OK ? 0 : -1;
+    return golden_read(GR_SOURCE_ROOT "/tests/golden/demo-logits.safetensors", &g->data, &g->tensors);
 }
 
 static inline void golden_close(struct golden *g)
