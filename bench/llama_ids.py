@@ -3,14 +3,19 @@
 llama.cpp (f32 KV, no flash attention), and graft reads the quantised file itself with --dtype f32.
 
 usage: llama_ids.py [--llama BIN] [--build DIR] [--max-tokens N] NAME...
+       llama_ids.py [--build DIR] --golden FILE NAME
 
 NAME is a GGUF model of tools/fetch.py. Prompts are given to graft as texts: a chat's is what llama.cpp made of its
-template. Ids count up to llama.cpp's end token; another id is excused where the reference was as good as undecided,
-by a margin of its two best logits under 1e-3. Exit status 1: there is a difference without an excuse.
+template. Prompt ids must be llama.cpp's, too. Ids count up to llama.cpp's end token; another id is excused where the
+reference was as good as undecided, by a margin of its two best logits under 1e-3. Exit status 1: there is a difference
+without an excuse.
+
+With --golden nothing of llama.cpp runs: FILE has what it said before, as tests/golden/qwen2.5-coder-0.5b.json has.
 """
 import argparse
 import json
 import os
+import subprocess
 import sys
 
 from llama_cpp import ROOT, Server, build_llama, fetch, output, requantised
@@ -48,6 +53,18 @@ def reference(server, text, n):
     return ids, [step["id"] for step in steps], margins
 
 
+def stored(case):
+    """The same, from a file."""
+    return case["prompt_ids"], case["greedy_ids"][:case["eos_at"]], case["margins"]
+
+
+def prompt_ids(o, model, text):
+    """graft's without the BOS, by the program that the tests of tokenizers use."""
+    tool = os.path.join(o.build, "tests/tokenizers/tokenizer_ids")
+    done = subprocess.run([tool, model], input=text.encode().hex() + "\n", capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)[0]
+
+
 def graft(o, model, text, n):
     done = json.loads(output(os.path.join(o.build, "graft"), "run", "--json", "--method", "none", "--model", model,
                              "--dtype", "f32", "--prompt", text, "--max-tokens", str(n), "--ignore-eos",
@@ -55,16 +72,28 @@ def graft(o, model, text, n):
     return done["metrics"]["prompt_tokens"], done["token_ids"]
 
 
-def compare(o, server, model, text):
-    """Whether all is right, and one line about it."""
-    prompt, want, margins = reference(server, text, o.max_tokens)
+def compare(o, model, text, said):
+    """Whether all is right, and one line about it. said: prompt ids, greedy ids and margins of llama.cpp."""
+    prompt, want, margins = said
     n_prompt, got = graft(o, model, text, len(want))
-    if n_prompt != len(prompt):
-        return False, f"{n_prompt} prompt tokens, llama.cpp {len(prompt)}"
+    ours = prompt_ids(o, model, text)
+    if prompt not in (ours, prompt[:1] + ours) or n_prompt != len(prompt):
+        return False, f"{n_prompt} prompt tokens {ours}, llama.cpp {prompt}"
     at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), None)
     if at is None:
-        return True, f"{len(want)} of {len(want)}"
+        return True, f"{len(prompt)} prompt ids, {len(want)} of {len(want)}"
     return margins[at] < UNDECIDED, f"{at} of {len(want)}, then a margin of {margins[at]:.5f}"
+
+
+def questions(o, name):
+    """Texts, and what llama.cpp said of each."""
+    if o.golden is not None:
+        with open(o.golden, encoding="utf-8") as f:
+            yield from ((case["text"], stored(case)) for case in json.load(f)["cases"])
+        return
+    with Server(o, requantised(o.llama, name, "F32"), "none", None, F32) as server:
+        for text in prompts(server):
+            yield text, reference(server, text, o.max_tokens)
 
 
 def main():
@@ -73,18 +102,19 @@ def main():
     p.add_argument("--llama", help="folder of llama.cpp's programs (default: built into the cache folder)")
     p.add_argument("--build", default=os.path.join(ROOT, "build"), help="graft's build folder")
     p.add_argument("--max-tokens", type=int, default=64)
+    p.add_argument("--golden", help="what llama.cpp said before; of one NAME")
     o = p.parse_args()
     o.threads = len(os.sched_getaffinity(0))
-    o.llama = o.llama or build_llama(os.path.join(fetch.CACHE, "llama.cpp"))
+    if o.golden is None:
+        o.llama = o.llama or build_llama(os.path.join(fetch.CACHE, "llama.cpp"))
     wrong = 0
     for name in o.names:
         model = fetch.path_of(name)
-        with Server(o, requantised(o.llama, name, "F32"), "none", None, F32) as server:
-            for text in prompts(server):
-                right, line = compare(o, server, model, text)
-                wrong += not right
-                end = json.dumps(text[-40:], ensure_ascii=False)
-                print(f"{'ok' if right else 'WRONG'} {name} {end}: {line}", flush=True)
+        for text, said in questions(o, name):
+            right, line = compare(o, model, text, said)
+            wrong += not right
+            end = json.dumps(text[-40:], ensure_ascii=False)
+            print(f"{'ok' if right else 'WRONG'} {name} {end}: {line}", flush=True)
     sys.exit(1 if wrong else 0)
 
 

@@ -6,10 +6,11 @@ GRAFT_TEST_LONG=1: all six prompts, 64 to 96 tokens each.
 """
 import json
 import os
+import subprocess
 import sys
 import tempfile
 
-from harness import ROOT, case, main, run
+from harness import BUILD, ROOT, SLOW, case, main, run
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import fetch  # noqa: E402
@@ -37,6 +38,15 @@ def check(c, n):
     got = ids_of(c["prompt_ids"], len(want))
     differs = next((i for i in range(len(want)) if got[i] != want[i]), None)
     assert differs is None or c["margins"][differs] < 1e-3, (differs, got[differs], want[differs])
+
+
+@case
+def texts_become_the_golden_ids():
+    tool = os.path.join(BUILD, "tests/tokenizers/tokenizer_ids")
+    lines = "".join(c["text"].encode().hex() + "\n" for c in GOLDEN)
+    done = subprocess.run([tool, fetch.FILES[NAME].path], input=lines, capture_output=True, text=True, check=True,
+                          timeout=60 * SLOW)
+    assert [json.loads(x)[0] for x in done.stdout.splitlines()] == [c["prompt_ids"] for c in GOLDEN]
 
 
 @case

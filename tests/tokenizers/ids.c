@@ -16,7 +16,7 @@
 #include "model/tokenizer/tokenizer_parts.h"
 
 #define LINE_BYTES_MAX (64u << 20)
-#define FILE_BYTES_MAX (1u << 30)
+#define FILE_BYTES_MAX ((size_t)4 << 30)
 
 static void die(const char *what)
 {
