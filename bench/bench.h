@@ -13,7 +13,9 @@ static inline enum gr_table_format gr_bench_format(const struct gr_bench_options
 
 int gr_bench_e2e(int argc, char **argv);
 int gr_bench_long(int argc, char **argv); /* e2e --context */
+int gr_bench_trees(int argc, char **argv);
 int gr_bench_sweep(int argc, char **argv);
+int gr_bench_clients(int argc, char **argv);
 int gr_bench_sessions(int argc, char **argv);
 int gr_bench_gates(int argc, char **argv);
 int gr_bench_stages(int argc, char **argv);

@@ -418,7 +418,7 @@ static enum gr_status prepare(struct bench *b)
     }
     GR_TRY(choose_draft(b));
     b->config.n_session = b->n_variant;
-    return o->plot == NULL ? GR_OK : gr_plot_check(o->plot);
+    return o->plot == NULL ? GR_OK : gr_plot_check("--plot", o->plot);
 }
 
 int gr_bench_long(int argc, char **argv)

@@ -14,9 +14,11 @@ static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
 } benches[] = {
-    {"e2e", gr_bench_e2e},         {"sweep", gr_bench_sweep},         {"sessions", gr_bench_sessions},
-    {"stages", gr_bench_stages},   {"gates", gr_bench_gates},         {"tune", gr_bench_tune},
-    {"kernels", gr_bench_kernels}, {"transport", gr_bench_transport},
+    {"e2e", gr_bench_e2e},           {"sweep", gr_bench_sweep},
+    {"clients", gr_bench_clients},   {"trees", gr_bench_trees},
+    {"sessions", gr_bench_sessions}, {"stages", gr_bench_stages},
+    {"gates", gr_bench_gates},       {"tune", gr_bench_tune},
+    {"kernels", gr_bench_kernels},   {"transport", gr_bench_transport},
 };
 
 static void usage(FILE *out)

@@ -46,19 +46,19 @@ static int wait_for(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-enum gr_status gr_plot_check(const char *path)
+enum gr_status gr_plot_check(const char *what, const char *path)
 {
     char *const version[] = {(char[]){"gnuplot"}, (char[]){"--version"}, NULL};
     if (!ends_with(path, ".png") && !ends_with(path, ".svg")) {
-        log_error("--plot %s: a name that ends in .png or .svg is wanted", path);
+        log_error("%s %s: a name that ends in .png or .svg is wanted", what, path);
         return GR_EINVAL;
     }
     if (strpbrk(path, "'\n") != NULL) {
-        log_error("--plot: quotes and line ends in the file's name cannot be told to gnuplot");
+        log_error("%s: quotes and line ends in the file's name cannot be told to gnuplot", what);
         return GR_EINVAL;
     }
     if (wait_for(start(version, -1, true)) != 0) {
-        log_error("--plot: the program gnuplot is not installed (Debian, Ubuntu: apt-get install gnuplot-nox)");
+        log_error("%s: the program gnuplot is not installed (Debian, Ubuntu: apt-get install gnuplot-nox)", what);
         return GR_ENOTFOUND;
     }
     return GR_OK;

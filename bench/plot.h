@@ -22,9 +22,9 @@ struct gr_plot_config {
     bool log_x;
 };
 
-/* GR_EINVAL: not a .png or .svg, or a name that gnuplot could not be told; GR_ENOTFOUND: gnuplot is not installed. Both
- * logged: asked before a long run. */
-GR_NODISCARD enum gr_status gr_plot_check(const char *path);
+/* what: whose file it is, for messages ("--plot"). GR_EINVAL: not a .png or .svg, or a name that gnuplot could not be
+ * told; GR_ENOTFOUND: gnuplot is not installed. Both logged: asked before a long run. */
+GR_NODISCARD enum gr_status gr_plot_check(const char *what, const char *path);
 /* GR_EIO; then plot_end() must not follow. */
 GR_NODISCARD enum gr_status gr_plot_begin(const struct gr_plot_config *config, struct gr_plot *out);
 /* GR_EIO: gnuplot did not make the file. */

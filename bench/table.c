@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -70,21 +71,41 @@ static json_t *options(void)
     return list;
 }
 
-static json_t *provenance(const char *what, const char *note)
+json_t *gr_table_about(void)
 {
     char cpu[256];
-    char date[32];
     struct utsname u;
+    cpu_model(cpu, sizeof(cpu));
+    uname(&u);
+    return json_pack("{s:s, s:s, s:s, s:{s:s, s:i, s:s}}", "version", GR_VERSION, "commit", gr_commit, "compiler",
+                     GR_COMPILER, "machine", "cpu", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kernel",
+                     u.release);
+}
+
+static const json_t *also;
+
+void gr_table_also(const json_t *members)
+{
+    also = members;
+}
+
+static json_t *provenance(const char *what, const char *note)
+{
+    char date[32];
     const time_t now = time(NULL);
     struct tm tm;
     gmtime_r(&now, &tm);
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &tm);
-    cpu_model(cpu, sizeof(cpu));
-    uname(&u);
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:{s:s, s:i, s:s}, s:s*}", "benchmark", what, "version",
-                     GR_VERSION, "commit", gr_commit, "compiler", GR_COMPILER, "date", date, "options", options(),
-                     "machine", "cpu", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kernel", u.release, "note",
-                     note);
+    json_t *about = gr_table_about();
+    json_t *p = json_pack("{s:s, s:s, s:o, s:s*}", "benchmark", what, "date", date, "options", options(), "note", note);
+    const bool good = p != NULL && json_object_update(p, about) == 0 &&
+                      (also == NULL || json_object_update(p, (json_t *)(uintptr_t)also) == 0);
+    json_decref(about);
+    if (!good) {
+        json_decref(p);
+        return NULL;
+    }
+    return p;
 }
 
 static const char *text_of(const json_t *o, const char *key)
@@ -108,6 +129,13 @@ static void print_header(FILE *out, const json_t *p)
             text_of(p, "note")[0] != '\0' ? "\n" : "");
 }
 
+static bool is_quiet;
+
+void gr_table_quiet(bool quiet)
+{
+    is_quiet = quiet;
+}
+
 static void header(const struct gr_table *t, const char *what, const char *note)
 {
     json_t *p = provenance(what, note);
@@ -118,7 +146,7 @@ static void header(const struct gr_table *t, const char *what, const char *note)
         json_dumpf(p, t->out, JSON_COMPACT);
         fputs(t->format == GR_TABLE_JSON ? ",\"rows\":[\n" : "}\n", t->out);
     }
-    if (p != NULL) {
+    if (p != NULL && (t->format == GR_TABLE_MD || !is_quiet)) {
         print_header(t->format == GR_TABLE_MD ? t->out : stderr, p);
     }
     json_decref(p);

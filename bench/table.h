@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #define GR_TABLE_COLUMN_MAX 24 /* columns of a table, at most */
@@ -28,6 +29,13 @@ struct gr_table {
 GR_NODISCARD enum gr_status gr_table_format_by_name(const char *name, enum gr_table_format *out);
 /* What the program was started with, for the provenance; borrowed. Before the first table. */
 void gr_table_command(int argc, char **argv);
+/* Where results of this build and machine come from, of the provenance what no command changes: version, commit,
+ * compiler, machine. Owned by the caller. */
+struct json_t *gr_table_about(void);
+/* More members of the provenance of all tables that begin after this; borrowed. NULL: none. */
+void gr_table_also(const struct json_t *members);
+/* Tables that are no markdown tell their provenance to standard error no more; false: they do again. */
+void gr_table_quiet(bool quiet);
 /* Prints the header. what: the benchmark's name; note: one line about method, or NULL. */
 void gr_table_begin(struct gr_table *t, enum gr_table_format format, FILE *out, const char *what, const char *note,
                     const char *const *column, int n_column);

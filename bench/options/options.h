@@ -11,25 +11,30 @@
 enum gr_bench_command {
     GR_BENCH_E2E = 1 << 0,
     GR_BENCH_LONG = 1 << 1, /* e2e --context */
-    GR_BENCH_SWEEP = 1 << 2,
+    GR_BENCH_TREE_SIZES = 1 << 2,
     GR_BENCH_SESSIONS = 1 << 3,
     GR_BENCH_STAGES = 1 << 4,
     GR_BENCH_GATES = 1 << 5,
     GR_BENCH_TUNE = 1 << 6,
     GR_BENCH_KERNELS = 1 << 7,
     GR_BENCH_TRANSPORT = 1 << 8,
+    GR_BENCH_SWEEP = 1 << 10,
+    GR_BENCH_CLIENTS = 1 << 11,
 };
 
 /* Limits of options, which the benchmarks' arrays have. */
 #define GR_BENCH_PROMPT_MAX 64
 #define GR_BENCH_CONTEXT_MAX (1 << 20)
-#define GR_GROUP_MAX 64 /* sessions at once */
+#define GR_GROUP_MAX 64   /* sessions at once */
+#define GR_CROWD_MAX 4096 /* the same, of clients and sweep */
 #define GR_GROUP_NEW_TOKENS_MAX 16384
 #define GR_GROUP_REP_MAX 50
 #define GR_LONG_TOKEN_MAX 4096
 #define GR_STAGE_REP_MAX 101
 #define GR_TUNE_REP_MAX 1001
 #define GR_GATE_RUN_MAX 9 /* results of a command */
+#define GR_SWEEP_REPEAT_MAX 20
+#define GR_SWEEP_AXIS_MAX 8 /* values of one axis of a sweep */
 #define GR_STEP_ITERS_MAX 10000000
 #define GR_STEP_BYTES_MIN 8 /* a frame's number */
 #define GR_STEP_PATH 6      /* accepted nodes of transport's round, and rows of its features */
@@ -38,6 +43,8 @@ enum gr_bench_command {
 enum gr_bench_mode { GR_BENCH_COLOCATED, GR_BENCH_APART };
 enum gr_bench_decoding { GR_BENCH_PLAIN, GR_BENCH_TREES };
 enum gr_bench_test { GR_BENCH_PING, GR_BENCH_ROUND };
+enum gr_bench_launcher { GR_BENCH_BY_AUTO, GR_BENCH_BY_NONE, GR_BENCH_BY_MPIRUN, GR_BENCH_BY_SRUN };
+enum gr_bench_plots { GR_BENCH_PLOTS_SVG, GR_BENCH_PLOTS_PNG, GR_BENCH_PLOTS_NONE };
 enum gr_bench_tuned { GR_BENCH_GEMM, GR_BENCH_ATTENTION };
 
 /* The rows' numbers: GR_BENCH_OPTION_model ... */

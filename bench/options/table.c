@@ -3,16 +3,30 @@
 
 /* Sets of benchmarks that many rows name. */
 #define PAIRS (GR_BENCH_E2E | GR_BENCH_SESSIONS)
-#define EVERY                                                                                                       \
-    (PAIRS | GR_BENCH_LONG | GR_BENCH_SWEEP | GR_BENCH_STAGES | GR_BENCH_GATES | GR_BENCH_TUNE | GR_BENCH_KERNELS | \
-     GR_BENCH_TRANSPORT)
+#define SWEEPS (GR_BENCH_SWEEP | GR_BENCH_CLIENTS)
+#define EVERY                                                                                         \
+    (PAIRS | GR_BENCH_LONG | GR_BENCH_TREE_SIZES | GR_BENCH_STAGES | GR_BENCH_GATES | GR_BENCH_TUNE | \
+     GR_BENCH_KERNELS | GR_BENCH_TRANSPORT | SWEEPS)
 
-enum group { GROUP_GENERAL, GROUP_MODEL, GROUP_MACHINE, GROUP_PROMPT, GROUP_MEASURE, GROUP_GATES, N_GROUP };
+enum group {
+    GROUP_GENERAL,
+    GROUP_MODEL,
+    GROUP_MACHINE,
+    GROUP_PROMPT,
+    GROUP_MEASURE,
+    GROUP_FLEET,
+    GROUP_GATES,
+    N_GROUP
+};
 
 static const struct gr_option_group groups[N_GROUP] = {
-    [GROUP_GENERAL] = {"general", "What is written"},       [GROUP_MODEL] = {"model", "Models"},
-    [GROUP_MACHINE] = {"machine", "Where it runs"},         [GROUP_PROMPT] = {"prompt", "Prompts and contexts"},
-    [GROUP_MEASURE] = {"measure", "What is measured, how"}, [GROUP_GATES] = {"gates", "Gates"},
+    [GROUP_GENERAL] = {"general", "What is written"},
+    [GROUP_MODEL] = {"model", "Models"},
+    [GROUP_MACHINE] = {"machine", "Where it runs"},
+    [GROUP_PROMPT] = {"prompt", "Prompts and contexts"},
+    [GROUP_MEASURE] = {"measure", "What is measured, how"},
+    [GROUP_FLEET] = {"fleet", "Fleets and their clients"},
+    [GROUP_GATES] = {"gates", "Gates"},
 };
 
 static const struct gr_option_command commands[] = {
@@ -20,7 +34,11 @@ static const struct gr_option_command commands[] = {
      "plain decoding, co-located pair and pair of processes, side by side, on workers that stay", NULL},
     {GR_BENCH_LONG, "graft-bench", "e2e --context", "N,N,... [options]",
      "long contexts with full and with partial verification (SpecPV), side by side", NULL},
-    {GR_BENCH_SWEEP, "graft-bench", "sweep", "[options]",
+    {GR_BENCH_SWEEP, "graft-bench", "sweep", "--n-target N,N,... --devices D,D,... [options]",
+     "many clients on fleets of workers, over counts of hosts, targets, drafters, ranks and sessions", NULL},
+    {GR_BENCH_CLIENTS, "graft-bench", "clients", "--connect HOST:PORT [options]",
+     "what a running server gives to many sessions at once", NULL},
+    {GR_BENCH_TREE_SIZES, "graft-bench", "trees", "[options]",
      "the automatic tree against fixed sizes and plain decoding, prompt by prompt", NULL},
     {GR_BENCH_SESSIONS, "graft-bench", "sessions", "[options]",
      "many sessions at once on one pair, plain and with trees, and whether every text is right", NULL},

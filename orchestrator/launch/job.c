@@ -81,7 +81,8 @@ int gr_job_device(const struct gr_job *j)
     return own->has_device ? own->device : named;
 }
 
-/* Its device, in the row from which the worker's command line takes it. */
+/* Its device, in the row from which the worker's command line takes it. A drafter in a target's process has the
+ * target's. */
 static enum gr_status set_device(struct gr_job *j, int device)
 {
     const struct gr_launch_rank *own = &j->roles.rank[j->who.rank];
@@ -98,7 +99,10 @@ static enum gr_status set_device(struct gr_job *j, int device)
              : taken == GR_DEVICE_LOCAL ? "cuda:local"
                                         : "cuda:%d",
              taken);
-    return gr_option_set(&j->o.values, &gr_option_rows[row], "device", text, GR_FROM_CLI);
+    GR_TRY(gr_option_set(&j->o.values, &gr_option_rows[row], "device", text, GR_FROM_CLI));
+    return target && j->plan.colocated
+               ? gr_option_set(&j->o.values, &gr_option_rows[GR_OPTION_draft_device], "device", text, GR_FROM_CLI)
+               : GR_OK;
 }
 
 enum gr_status gr_job_line(struct gr_job *j, const char *join, const char *listen, int device,

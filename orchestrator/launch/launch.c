@@ -38,6 +38,16 @@ static int load(struct gr_options *o, int argc, char **argv, struct gr_yaml_conf
     return st == GR_OK ? -1 : gr_program_refused(st == GR_EFORMAT ? GR_EINVAL : st);
 }
 
+static bool has_drafter(const struct gr_roles *r)
+{
+    for (int i = 0; i < r->n; i++) {
+        if (r->rank[i].role == GR_LAUNCH_DRAFT) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The workers are of different hosts, so that what two of one host may not do says nothing here; whether the shapes of
  * --tuned fit its GPU is the worker's to say. */
 static enum gr_status plan_worker(struct gr_job *j)
@@ -59,24 +69,18 @@ static enum gr_status plan_worker(struct gr_job *j)
     return st;
 }
 
-static bool has_drafter(const struct gr_roles *r)
-{
-    for (int i = 0; i < r->n; i++) {
-        if (r->rank[i].role == GR_LAUNCH_DRAFT) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* A head's target is told of the head; without a drafter among the roles there is none. */
+/* A head's target is told of the head; without a drafter among the roles there is none, unless each target is to have
+ * one in its own process. */
 static enum gr_status read_roles(struct gr_job *j)
 {
     struct gr_options *o = &j->o;
     GR_TRY(gr_roles_read(o, &j->roles));
-    if (o->transport == GR_CHOICE_LOOP) {
+    if (o->transport == GR_CHOICE_LOOP && has_drafter(&j->roles)) {
         log_error("--transport loop: target and drafter are of different ranks");
         return GR_EINVAL;
+    }
+    if (o->transport == GR_CHOICE_LOOP) {
+        return gr_roles_check_size(&j->roles, &j->who);
     }
     if (!has_drafter(&j->roles)) {
         o->draft = NULL;

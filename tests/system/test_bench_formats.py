@@ -76,8 +76,10 @@ def unknown_names_are_usage_errors():
 
 
 @case
-def sweeps_hold_no_filler():
-    done = bench("sweep", "--max-tokens", "8", "--reps", "1", "--sizes", "2", "-o", "json")
+def trees_hold_no_filler():
+    words = ("--max-tokens", "8", "--reps", "1", "--sizes", "2", "-o", "json")
+    done = bench("trees", *words)
+    assert "is `graft-bench trees'" in bench("sweep", *words).stderr and "`graft-bench trees'" not in done.stderr
     rows = {r["prompt"]: r for r in json.loads(done.stdout)["rows"]}
     assert rows["worst"]["plain tok/s"] is None and rows["worst"]["auto acceptance"] is None, rows
     assert rows["geometric mean"]["plain tok/s"] > 0 and rows["geometric mean"]["auto acceptance"] is None

@@ -52,8 +52,13 @@ static void test_defaults(void **state)
     assert_true(o.reps == 5 && o.max_tokens == 256 && o.trees.n == 1 && o.trees.value[0] == GR_AUTO && o.modes.n == 2);
     assert_int_equal(read_words(GR_BENCH_SESSIONS, NULL, NULL), -1);
     assert_true(o.reps == 3 && o.max_tokens == 128 && o.sessions.n == 2 && o.sessions.value[1] == 16);
-    assert_int_equal(read_words(GR_BENCH_SWEEP, NULL, NULL), -1);
+    assert_int_equal(read_words(GR_BENCH_TREE_SIZES, NULL, NULL), -1);
     assert_true(o.reps == 3 && o.sizes.n == 7 && o.sizes.value[6] == 12);
+    assert_int_equal(read_words(GR_BENCH_SWEEP, "--tp", "1,4"), -1);
+    assert_true(o.sweep_repeat == 3 && o.crowds.n == 3 && o.crowds.value[2] == 64 && o.tp.n == 2 && o.hosts.n == 1 &&
+                o.devices.n == 1 && o.devices.value[0] == -1 && o.speed == 100 && o.max_tokens == 128);
+    assert_int_equal(read_words(GR_BENCH_CLIENTS, NULL, NULL), -1);
+    assert_true(o.reps == 1 && o.crowds.n == 3 && o.decoding.n == 2 && o.await_targets == 1);
     assert_int_equal(read_words(GR_BENCH_LONG, "--context", "4k,30k"), -1);
     assert_true(o.reps == 5 && o.contexts.value[1] == 30720 && o.nodes == 15 && o.specpv.n == 3 && o.budgets.n == 1);
     assert_int_equal(read_words(GR_BENCH_TUNE, "gemm", NULL), -1);
@@ -87,7 +92,7 @@ static void test_names_mean_what_the_benchmark_says(void **state)
     (void)state;
     refused(GR_BENCH_SWEEP, "--sesions", "2", "unknown option --sesions");
     refused(GR_BENCH_SESSIONS, "--sesions", "2", "did you mean --sessions?");
-    refused(GR_BENCH_SWEEP, "--sessions", "2", "is not for this command; see graft-bench sweep --help");
+    refused(GR_BENCH_TREE_SIZES, "--sessions", "2", "is not for this command; see graft-bench trees --help");
     refused(GR_BENCH_TUNE, "gem", NULL, "one of gemm, attention");
     refused(GR_BENCH_TUNE, "--reps", "51", "needs gemm|attention");
     refused(GR_BENCH_TUNE, "--reps", "49", "from 50 to 1001");

@@ -1,4 +1,4 @@
-/* graft-bench sweep: is the automatic tree as good as the best fixed one? For every prompt: plain decoding, each fixed
+/* graft-bench trees: is the automatic tree as good as the best fixed one? For every prompt: plain decoding, each fixed
  * size and auto, in turn, repetition by repetition; the figure is the median over repetitions of the speed against
  * plain decoding of the same repetition, so that a slow minute of the machine hits both. The first repetition is
  * warm-up. */
@@ -17,7 +17,7 @@
 #define N_REP_MAX GR_GROUP_REP_MAX
 #define N_EXTRA_MAX 16 /* words that are handed on to graft, at most */
 
-struct sweep {
+struct trees {
     struct gr_bench_options o;
     const char *model, *draft;
     char max_tokens[24], temperature[64]; /* as graft run takes them */
@@ -28,7 +28,7 @@ struct sweep {
 };
 
 /* Decode tokens per second; size NULL: plain. Negative: it failed. */
-static double speed(const struct sweep *s, const char *prompt, const char *size, double *acceptance)
+static double speed(const struct trees *s, const char *prompt, const char *size, double *acceptance)
 {
     const char *transport = gr_bench_choice(&s->o, GR_BENCH_OPTION_transport);
     const char *argv[64];
@@ -74,7 +74,7 @@ static double speed(const struct sweep *s, const char *prompt, const char *size,
 }
 
 /* Medians of speed against plain, by size; false: a run failed. */
-static bool measure(const struct sweep *s, const char *prompt, double *plain, double ratio[N_SIZE_MAX],
+static bool measure(const struct trees *s, const char *prompt, double *plain, double ratio[N_SIZE_MAX],
                     double *acceptance)
 {
     static double plains[N_REP_MAX], ratios[N_SIZE_MAX][N_REP_MAX];
@@ -101,7 +101,7 @@ static bool measure(const struct sweep *s, const char *prompt, double *plain, do
     return true;
 }
 
-static double best_fixed(const struct sweep *s, const double *ratio)
+static double best_fixed(const struct trees *s, const double *ratio)
 {
     double best = 1.0; /* plain decoding is a fixed size, too: none */
     for (int i = 0; i + 1 < s->n_size; i++) {
@@ -111,7 +111,7 @@ static double best_fixed(const struct sweep *s, const double *ratio)
 }
 
 /* plain and acceptance 0: a row that sums others up has none. */
-static void print_row(struct gr_table *t, const struct sweep *s, const char *name, double plain, const double *ratio,
+static void print_row(struct gr_table *t, const struct trees *s, const char *name, double plain, const double *ratio,
                       double acceptance, double best)
 {
     gr_table_text(t, name);
@@ -131,7 +131,7 @@ static void print_row(struct gr_table *t, const struct sweep *s, const char *nam
     gr_table_number(t, ratio[s->n_size - 1] / best, 2);
 }
 
-static int run(struct sweep *s, enum gr_table_format format, const char *const *prompt, int n_prompt)
+static int run(struct trees *s, enum gr_table_format format, const char *const *prompt, int n_prompt)
 {
     const char *columns[N_SIZE_MAX + 4] = {"prompt", "plain tok/s"};
     double log_sum[N_SIZE_MAX] = {0};
@@ -145,7 +145,7 @@ static int run(struct sweep *s, enum gr_table_format format, const char *const *
     }
     columns[n_column++] = "auto acceptance";
     columns[n_column++] = "auto / best fixed";
-    gr_table_begin(&t, format, stdout, "sweep",
+    gr_table_begin(&t, format, stdout, "trees",
                    "speed against plain decoding by nodes of the tree, medians; best fixed: "
                    "plain included",
                    columns, n_column);
@@ -179,7 +179,7 @@ static int run(struct sweep *s, enum gr_table_format format, const char *const *
 /* ---- options ---- */
 
 /* False: there are too many words (logged). */
-static bool split_extra(struct sweep *s, char *text)
+static bool split_extra(struct trees *s, char *text)
 {
     char *save = NULL;
     for (char *p = strtok_r(text, " ", &save); p != NULL; p = strtok_r(NULL, " ", &save)) {
@@ -192,12 +192,12 @@ static bool split_extra(struct sweep *s, char *text)
     return true;
 }
 
-static void prepare(struct sweep *s)
+static void prepare(struct trees *s)
 {
     const struct gr_bench_options *o = &s->o;
     s->model = gr_bench_path_of(o, GR_BENCH_OPTION_model);
     s->draft = o->draft != NULL ? o->draft : gr_bench_path("models/demo/draft");
-    snprintf(s->max_tokens, sizeof(s->max_tokens), "%" PRId64, o->sweep_max_tokens);
+    snprintf(s->max_tokens, sizeof(s->max_tokens), "%" PRId64, o->trees_max_tokens);
     snprintf(s->temperature, sizeof(s->temperature), "%.17g", o->temperature);
     for (int i = 0; i < o->sizes.n; i++) {
         snprintf(s->size[s->n_size++], sizeof(s->size[0]), "%d", (int)o->sizes.value[i]);
@@ -205,10 +205,10 @@ static void prepare(struct sweep *s)
     snprintf(s->size[s->n_size++], sizeof(s->size[0]), "auto");
 }
 
-int gr_bench_sweep(int argc, char **argv)
+int gr_bench_trees(int argc, char **argv)
 {
-    static struct sweep s;
-    const int status = gr_bench_options_read(&s.o, GR_BENCH_SWEEP, argc, argv);
+    static struct trees s;
+    const int status = gr_bench_options_read(&s.o, GR_BENCH_TREE_SIZES, argc, argv);
     if (status >= 0) {
         return status;
     }

@@ -1,0 +1,208 @@
+#include "bench/sweep/draw.h"
+
+#include "bench/plot.h"
+#include "common/base/log.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_SERIES_MAX 64 /* lines of a picture; what is beyond is left out, and said */
+
+struct xy {
+    double x, y;
+};
+
+struct series {
+    char name[N_SERIES_MAX][96];
+    const struct gr_point *of[N_SERIES_MAX]; /* the first point of each */
+    int n;
+};
+
+static const char *ending(const struct gr_sweep *s)
+{
+    return s->o.plots == GR_BENCH_PLOTS_PNG ? "png" : "svg";
+}
+
+static enum gr_status path_of(const struct gr_sweep *s, const char *name, char path[PATH_MAX])
+{
+    if (snprintf(path, PATH_MAX, "%s/%s.%s", s->o.sweep_dir, name, ending(s)) < PATH_MAX) {
+        return GR_OK;
+    }
+    log_error("--save: the name of the folder is too long");
+    return GR_EINVAL;
+}
+
+enum gr_status gr_sweep_draw_check(const struct gr_sweep *s)
+{
+    char path[PATH_MAX];
+    if (s->o.plots == GR_BENCH_PLOTS_NONE) {
+        return GR_OK;
+    }
+    GR_TRY(path_of(s, "speed", path));
+    return gr_plot_check("--plots", path);
+}
+
+/* ---- lines ---- */
+
+static bool same_line(const struct gr_point *a, const struct gr_point *b)
+{
+    return a->fleet == b->fleet && a->mode == b->mode;
+}
+
+static void name_of(const struct gr_point *p, char name[static 96])
+{
+    const struct gr_fleet *f = p->fleet;
+    const int n =
+        snprintf(name, 96, "%s: %d target%s", gr_point_mode_name(p->mode), f->n_target, f->n_target == 1 ? "" : "s");
+    char *rest = name + n;
+    const size_t left = 96 - (size_t)n;
+    char tp[24] = "", hosts[24] = "";
+    if (f->tp > 1) {
+        snprintf(tp, sizeof(tp), " of %d", f->tp);
+    }
+    if (f->n_host > 1) {
+        snprintf(hosts, sizeof(hosts), ", %d hosts", f->n_host);
+    }
+    if (f->whole) {
+        snprintf(rest, left, "%s%s", tp, hosts);
+    } else {
+        snprintf(rest, left, "%s + %d drafter%s%s", tp, f->n_draft, f->n_draft == 1 ? "" : "s", hosts);
+    }
+}
+
+/* Lines that have a point: of the split fleets alone, or of all. */
+static void find_series(const struct gr_point *point, int n, bool split_alone, struct series *out)
+{
+    out->n = 0;
+    for (int i = 0; i < n; i++) {
+        const bool wanted = point[i].n_run > 0 && (!split_alone || point[i].mode == GR_POINT_SPLIT);
+        if (!wanted || (out->n > 0 && same_line(&point[i], out->of[out->n - 1]))) {
+            continue;
+        }
+        if (out->n == N_SERIES_MAX) {
+            log_warn("--plots: more than %d lines; the others are in the tables alone", N_SERIES_MAX);
+            return;
+        }
+        name_of(&point[i], out->name[out->n]);
+        out->of[out->n++] = &point[i];
+    }
+}
+
+static struct xy speed_at(const struct gr_point *p)
+{
+    return (struct xy){p->client, gr_point_per_device(p)};
+}
+
+static struct xy transport_at(const struct gr_point *p)
+{
+    return (struct xy){p->n_session, gr_point_transport_share(p)};
+}
+
+static enum gr_status draw(const struct gr_sweep *s, const struct gr_point *point, int n, struct gr_plot_config *c,
+                           struct xy (*at)(const struct gr_point *p))
+{
+    static struct series lines;
+    const char *names[N_SERIES_MAX];
+    char path[PATH_MAX];
+    struct gr_plot plot;
+    find_series(point, n, at == transport_at, &lines);
+    if (lines.n == 0) {
+        return GR_OK;
+    }
+    for (int i = 0; i < lines.n; i++) {
+        names[i] = lines.name[i];
+    }
+    GR_TRY(path_of(s, c->path, path));
+    c->path = path;
+    c->series = names;
+    c->n_series = lines.n;
+    GR_TRY(gr_plot_begin(c, &plot));
+    for (int i = 0; i < lines.n; i++) {
+        for (const struct gr_point *p = lines.of[i]; p < point + n && same_line(p, lines.of[i]); p++) {
+            const struct xy v = at(p);
+            if (p->n_run > 0 && isfinite(v.x) && isfinite(v.y)) {
+                fprintf(plot.to, "%g %g\n", v.x, v.y);
+            }
+        }
+        fputs("e\n", plot.to);
+    }
+    return gr_plot_end(&plot);
+}
+
+/* ---- cost by hosts ---- */
+
+/* Device seconds of a thousand tokens at the cheapest fleet of so many hosts; NAN: none was measured. */
+static double cost_at(const struct gr_point *point, int n, enum gr_point_mode mode, int n_host, int n_session)
+{
+    double least = NAN;
+    for (int i = 0; i < n; i++) {
+        const struct gr_point *p = &point[i];
+        if (p->mode == mode && p->n_run > 0 && p->fleet->n_host == n_host && p->n_session == n_session) {
+            least = fmin(least, 1000.0 / gr_point_per_device(p));
+        }
+    }
+    return least;
+}
+
+static int most_sessions(const struct gr_point *point, int n)
+{
+    int most = 0;
+    for (int i = 0; i < n; i++) {
+        most = point[i].n_run > 0 ? GR_MAX(most, point[i].n_session) : most;
+    }
+    return most;
+}
+
+static enum gr_status draw_hosts(const struct gr_sweep *s, const struct gr_point *point, int n)
+{
+    const char *names[GR_POINT_N_MODE];
+    char path[PATH_MAX], title[96];
+    struct gr_plot plot;
+    const int n_session = most_sessions(point, n);
+    if (n_session == 0) {
+        return GR_OK;
+    }
+    for (int mode = 0; mode < GR_POINT_N_MODE; mode++) {
+        names[mode] = gr_point_mode_name((enum gr_point_mode)mode);
+    }
+    GR_TRY(path_of(s, "hosts", path));
+    snprintf(title, sizeof(title), "cost by hosts, %d clients, cheapest fleet of each kind", n_session);
+    GR_TRY(gr_plot_begin(&(struct gr_plot_config){.path = path,
+                                                  .title = title,
+                                                  .x_label = "hosts",
+                                                  .y_label = "device seconds of 1000 tokens",
+                                                  .series = names,
+                                                  .n_series = GR_POINT_N_MODE},
+                         &plot));
+    for (int mode = 0; mode < GR_POINT_N_MODE; mode++) {
+        int n_line = 0;
+        for (int i = 0; i < s->axes.hosts.n; i++) {
+            const double cost = cost_at(point, n, (enum gr_point_mode)mode, (int)s->axes.hosts.value[i], n_session);
+            if (isfinite(cost)) {
+                n_line += fprintf(plot.to, "%d %g\n", (int)s->axes.hosts.value[i], cost) > 0;
+            }
+        }
+        fputs(n_line > 0 ? "e\n" : "0 0\ne\n", plot.to);
+    }
+    return gr_plot_end(&plot);
+}
+
+enum gr_status gr_sweep_draw(const struct gr_sweep *s, const struct gr_point *point, int n)
+{
+    struct gr_plot_config speed = {.path = "speed",
+                                   .title = "speed of a client against throughput of a device",
+                                   .x_label = "tokens/s of a client",
+                                   .y_label = "tokens/s of a device"};
+    struct gr_plot_config transport = {.path = "transport",
+                                       .title = "share of the transport in a round",
+                                       .x_label = "clients",
+                                       .y_label = "percent of a round",
+                                       .log_x = true};
+    if (s->o.plots == GR_BENCH_PLOTS_NONE) {
+        return GR_OK;
+    }
+    GR_TRY(draw(s, point, n, &speed, speed_at));
+    GR_TRY(draw(s, point, n, &transport, transport_at));
+    return draw_hosts(s, point, n);
+}
