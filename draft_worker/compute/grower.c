@@ -65,10 +65,12 @@ struct gr_grower {
     int32_t n_vocab;                /* of the target's ids, which children carry */
     struct gr_draft_job *job;       /* the one being run */
     int n_row, n_out, n_batch_seq;
-    int n_whole;      /* of the rows: those that a head runs to the end */
-    bool like_level;  /* the batch holds levels, or the few rows of a tail, which cost the same */
-    bool fixed_level; /* times are given, not measured */
-    float spent_ns;   /* passes of this job */
+    int n_whole;                   /* of the rows: those that a head runs to the end */
+    bool like_level;               /* the batch holds levels, or the few rows of a tail, which cost the same */
+    bool fixed_level;              /* times are given, not measured */
+    uint64_t (*now_ns)(void *ctx); /* NULL: the machine's clock */
+    void *clock_ctx;
+    float spent_ns; /* passes of this job */
 };
 
 enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_grower **out)
@@ -608,6 +610,11 @@ static void rank_all(const struct gr_exec *x, void *arg)
     }
 }
 
+static uint64_t now_ns(const struct gr_grower *g)
+{
+    return g->now_ns != NULL ? g->now_ns(g->clock_ctx) : gr_clock_ns();
+}
+
 /* Runs the batch and hands the children to the builders. */
 static enum gr_status run_batch(struct gr_grower *g)
 {
@@ -625,7 +632,7 @@ static enum gr_status run_batch(struct gr_grower *g)
                                    .sampling = g->sampling,
                                    .n_top = g->n_top,
                                    .n_kv_only = g->n_kv_only};
-    const uint64_t t0 = gr_clock_ns();
+    const uint64_t t0 = now_ns(g);
     if (g->raw != NULL && g->n_true > 0) {
         gr_lm_fuse(g->lm, g->n_true, g->raw_row, g->true_feature);
     }
@@ -643,7 +650,7 @@ static enum gr_status run_batch(struct gr_grower *g)
         }
     }
     const int n_row = n_level_row(g);
-    const float ns = g->fixed_level ? gr_level_ns(&g->level, n_row) : (float)(gr_clock_ns() - t0);
+    const float ns = g->fixed_level ? gr_level_ns(&g->level, n_row) : (float)(now_ns(g) - t0);
     if (g->like_level && !g->fixed_level) {
         gr_level_observe_ns(&g->level, n_row, ns);
     }
@@ -705,7 +712,7 @@ static void begin_seq(struct gr_grower *g, int i_seq)
 
 void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
 {
-    const uint64_t t0 = gr_clock_ns();
+    const uint64_t t0 = now_ns(g);
     GR_ASSERT(job->n_seq <= g->n_seq_max);
     gr_no_alloc_begin();
     g->job = job;
@@ -719,7 +726,7 @@ void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
         finish_trees(g);
     }
     gr_no_alloc_end();
-    job->compute_ns = g->fixed_level ? (uint64_t)g->spent_ns : gr_clock_ns() - t0;
+    job->compute_ns = g->fixed_level ? (uint64_t)g->spent_ns : now_ns(g) - t0;
 }
 
 void gr_grower_fix_level_ns(struct gr_grower *g, uint32_t level_ns, uint32_t row_ns)
@@ -728,4 +735,10 @@ void gr_grower_fix_level_ns(struct gr_grower *g, uint32_t level_ns, uint32_t row
     for (int n = 1; n <= GR_LEVEL_ROW_MAX; n++) {
         g->level.ns[n] = (float)level_ns + (float)n * (float)row_ns;
     }
+}
+
+void gr_grower_use_clock(struct gr_grower *g, uint64_t (*clock_ns)(void *ctx), void *ctx)
+{
+    g->now_ns = clock_ns;
+    g->clock_ctx = ctx;
 }

@@ -21,6 +21,9 @@ void gr_grower_destroy(struct gr_grower *g);
 GR_NODISCARD enum gr_status gr_grower_touch_memory(struct gr_grower *g, int32_t n_row);
 /* Runs the job; job->status says how it went. Allocates nothing. */
 void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job);
+/* Passes are timed by this clock from now on, not by the machine's: for simulations, whose model says what a pass would
+ * take. What is learnt of levels is learnt from it. */
+void gr_grower_use_clock(struct gr_grower *g, uint64_t (*clock_ns)(void *ctx), void *ctx);
 /* Levels take level_ns + n_row * row_ns from now on, whatever the clock says: for simulations, whose decisions must
  * replay. */
 void gr_grower_fix_level_ns(struct gr_grower *g, uint32_t level_ns, uint32_t row_ns);
