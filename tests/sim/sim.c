@@ -14,48 +14,9 @@ uint64_t sim_draw(struct sim *s, uint64_t max)
     return max == 0 ? 0 : s->rng % (max + 1);
 }
 
-/* ---- the event heap ---- */
-
-static bool earlier(const struct event *a, const struct event *b)
-{
-    return a->at_ns < b->at_ns || (a->at_ns == b->at_ns && a->seq < b->seq);
-}
-
 void sim_push(struct sim *s, struct event e)
 {
-    if (s->n_event == s->cap_event) {
-        s->cap_event = s->cap_event * 2 + 64;
-        s->heap = realloc(s->heap, s->cap_event * sizeof(*s->heap));
-        GR_ASSERT(s->heap != NULL);
-    }
-    e.seq = s->seq++;
-    size_t i = s->n_event++;
-    while (i > 0 && earlier(&e, &s->heap[(i - 1) / 2])) {
-        s->heap[i] = s->heap[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    s->heap[i] = e;
-}
-
-static struct event pop(struct sim *s)
-{
-    const struct event top = s->heap[0];
-    const struct event last = s->heap[--s->n_event];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= s->n_event) {
-            break;
-        }
-        child += child + 1 < s->n_event && earlier(&s->heap[child + 1], &s->heap[child]);
-        if (!earlier(&s->heap[child], &last)) {
-            break;
-        }
-        s->heap[i] = s->heap[child];
-        i = child;
-    }
-    s->heap[i] = last;
-    return top;
+    gr_events_push(s->events, e.at_ns, &e);
 }
 
 /* ---- the client ---- */
@@ -349,6 +310,8 @@ struct sim *sim_create(const struct sim_config *config)
     GR_ASSERT(s != NULL);
     s->config = *config;
     s->rng = config->seed;
+    s->events = gr_events_create(sizeof(struct event));
+    GR_ASSERT(s->events != NULL);
     const struct gr_orch_io io = {.ctx = s,
                                   .send = sim_send_from_orch,
                                   .on_report = on_report,
@@ -372,9 +335,12 @@ struct sim *sim_create(const struct sim_config *config)
 
 void sim_destroy(struct sim *s)
 {
-    while (s->n_event > 0) {
-        free(pop(s).bytes);
+    struct event e;
+    uint64_t at_ns = 0;
+    while (gr_events_pop(s->events, &at_ns, &e)) {
+        free(e.bytes);
     }
+    gr_events_destroy(s->events);
     for (int i = 0; i < s->n_request; i++) {
         free(s->result[i].token);
         free(s->result[i].logprob);
@@ -384,7 +350,6 @@ void sim_destroy(struct sim *s)
     sim_end_worker(s, TARGET);
     sim_end_worker(s, DRAFT);
     gr_orch_destroy(s->orch);
-    free(s->heap);
     free(s);
 }
 
@@ -549,16 +514,18 @@ static void handle(struct sim *s, struct event *e)
 
 bool sim_run(struct sim *s, uint64_t limit_ns)
 {
-    while (s->n_done < s->n_request || s->n_event > 0 || gr_orch_n_session(s->orch) > 0) {
+    while (s->n_done < s->n_request || gr_events_n(s->events) > 0 || gr_orch_n_session(s->orch) > 0) {
         const uint64_t wake_ns = step(s);
-        if (s->n_event == 0 && wake_ns == UINT64_MAX) {
+        const uint64_t next_ns = gr_events_next_ns(s->events);
+        struct event e;
+        uint64_t at_ns = 0;
+        if (GR_MIN(wake_ns, next_ns) == UINT64_MAX) {
             return false;
         }
-        if (s->n_event == 0 || (wake_ns != UINT64_MAX && wake_ns < s->heap[0].at_ns)) {
+        if (wake_ns < next_ns) {
             s->now_ns = GR_MAX(wake_ns, s->now_ns);
-        } else {
-            struct event e = pop(s);
-            s->now_ns = GR_MAX(e.at_ns, s->now_ns);
+        } else if (gr_events_pop(s->events, &at_ns, &e)) {
+            s->now_ns = GR_MAX(at_ns, s->now_ns);
             handle(s, &e);
         }
         if (s->now_ns > limit_ns) {
@@ -573,8 +540,8 @@ void sim_dump(const struct sim *s)
 {
     struct gr_session_info info;
     fprintf(stderr, "# at %.3f ms: %zu events; target %s, draft %s; %d requests, %d done\n", (double)s->now_ns / 1e6,
-            s->n_event, s->worker[TARGET].alive ? "alive" : "dead", s->worker[DRAFT].alive ? "alive" : "dead",
-            s->n_request, s->n_done);
+            gr_events_n(s->events), s->worker[TARGET].alive ? "alive" : "dead",
+            s->worker[DRAFT].alive ? "alive" : "dead", s->n_request, s->n_done);
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
         const int32_t *token = NULL;
         const struct gr_kv_table *table = NULL;

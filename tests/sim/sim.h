@@ -1,4 +1,4 @@
-/* The three state machines in one process on a virtual clock: an event heap instead of sockets and threads. Every
+/* The three state machines in one process on a virtual clock: a queue of events instead of sockets and threads. Every
  * delay is drawn from a seed, so a run replays exactly. The models are borrowed: table models or real ones. */
 #ifndef GR_TESTS_SIM_SIM_H
 #define GR_TESTS_SIM_SIM_H

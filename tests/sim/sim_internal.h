@@ -3,6 +3,7 @@
 #define GR_TESTS_SIM_SIM_INTERNAL_H
 
 #include "draft_worker/compute/grower.h"
+#include "simulate/events.h"
 #include "target_worker/compute/verifier.h"
 #include "tests/sim/sim.h"
 
@@ -30,7 +31,7 @@ enum what {
 };
 
 struct event {
-    uint64_t at_ns, seq;
+    uint64_t at_ns;
     enum what what;
     enum role at;    /* who it happens to */
     uint32_t life;   /* of the worker concerned: events of an ended life are void */
@@ -61,9 +62,8 @@ struct sim_conn {
 
 struct sim {
     struct sim_config config;
-    uint64_t now_ns, rng, seq;
-    struct event *heap;
-    size_t n_event, cap_event;
+    uint64_t now_ns, rng;
+    struct gr_events *events;
     struct sim_worker worker[2];
     bool number_used[GR_ORCH_WORKER_MAX];
     struct sim_conn conn;

@@ -1,0 +1,154 @@
+/* Shared by the files of the fleet. They stand on each other in this order: fleet_link.c (what is on its way),
+ * fleet_worker.c (targets and drafters), fleet_orch.c (the orchestrator and its clients), fleet.c (time). */
+#ifndef GR_SIMULATE_FLEET_INTERNAL_H
+#define GR_SIMULATE_FLEET_INTERNAL_H
+
+#include "draft_worker/compute/grower.h"
+#include "draft_worker/machine/drafter.h"
+#include "orchestrator/machine/orch.h"
+#include "simulate/events.h"
+#include "simulate/fleet.h"
+#include "simulate/sim_lm.h"
+#include "target_worker/compute/verifier.h"
+#include "target_worker/machine/target.h"
+
+#define FLEET_FRAME_BYTES 32768
+#define FLEET_NOBODY UINT32_MAX
+
+enum fleet_what {
+    FLEET_FRAME,
+    FLEET_MSG,     /* from the orchestrator, at a worker */
+    FLEET_TO_ORCH, /* a message of a worker has reached it */
+    FLEET_ORCH,    /* it has done what it had to do, or time has come */
+    FLEET_PASS_DONE,
+    FLEET_JOB_DONE,
+    FLEET_CONN_READY,
+    FLEET_CONN_LOST,
+    FLEET_LINK_LOST, /* the orchestrator notices that a worker is gone */
+    FLEET_WAKE,
+    FLEET_ASK,  /* a client wants a session */
+    FLEET_LOSE, /* a worker dies */
+    FLEET_START
+};
+
+struct fleet_event {
+    enum fleet_what what;
+    uint32_t worker, life; /* whom it happens to; of ORCH events: from whom */
+    uint32_t conn;         /* frames and connections; of ASK: the client */
+    uint32_t len;
+    uint8_t *bytes; /* owned */
+};
+
+/* What passes run on. */
+struct fleet_device {
+    uint64_t busy_until_ns;
+    double busy_ns;
+};
+
+struct fleet_worker {
+    struct gr_fleet *fleet; /* borrowed */
+    bool alive, is_target;
+    bool touched; /* something has happened to it at this time */
+    uint32_t index, life, device;
+    struct gr_lm *lm;
+    struct gr_target *target; /* one of the two */
+    struct gr_verifier *verifier;
+    struct gr_pass *pass;
+    struct gr_drafter *drafter;
+    struct gr_grower *grower;
+    struct gr_draft_job *job;
+    uint64_t wake_ns; /* when a wake is due; UINT64_MAX: none is */
+    /* Sending: until when its end of the data network is busy with frames of a class, and with messages; and the last
+     * arrival on each, since the links keep the order. */
+    uint64_t lane_ns[GR_N_FRAME_CLASS], control_ns;
+    double sent_ns; /* in which it was busy */
+    enum gr_frame_class frame_class;
+    uint8_t *frame; /* owned: the frame that it is writing */
+    uint64_t rng;
+};
+
+/* A data connection: of lives of both. */
+struct fleet_conn {
+    uint32_t draft, draft_life, target, target_life;
+    bool open_at_draft, open_at_target;
+};
+
+struct fleet_client {
+    uint32_t n_token; /* of the session that it has */
+    uint32_t n_session, n_new;
+};
+
+struct gr_fleet {
+    struct gr_fleet_config config;
+    uint64_t now_ns, rng;
+    struct gr_events *events;
+    struct fleet_device *device;
+    struct fleet_worker *worker;
+    uint32_t n_worker;
+    uint32_t *touched; /* (n_worker): of them, n_touched */
+    uint32_t n_touched;
+    struct fleet_conn *conn;
+    uint32_t n_conn, cap_conn;
+    struct gr_cost_table cost; /* as a target calibrates */
+    /* the orchestrator */
+    struct gr_orch *orch;
+    struct fleet_event *inbox; /* what it has not taken up, in order */
+    uint64_t *inbox_ns;        /* since when */
+    size_t n_inbox, cap_inbox;
+    bool orch_busy;
+    uint64_t orch_wake_ns;      /* when it looks again by itself */
+    struct fleet_event *outbox; /* what it says in a batch: it leaves at its end, together */
+    size_t n_outbox, cap_outbox;
+    double orch_busy_ns, wait_sum_ns;
+    uint64_t n_wait;
+    /* clients */
+    struct fleet_client *client;
+    int32_t *prompt;
+    /* A group of sessions that began at once: those whose first token has come, and those that are over. */
+    int i_group;
+    uint32_t n_first, n_over;
+    uint64_t n_token, all_token;                 /* of the group; when the last one's first token had come */
+    uint64_t first_ns, last_ns, all_ns, over_ns; /* the group's first token and last; all decode; one is over */
+    uint64_t over_token;
+    uint64_t progress_ns; /* a token of any client */
+    struct gr_fleet_result result;
+};
+
+uint64_t fleet_draw(uint64_t *rng, uint64_t n);
+
+/* ---- fleet_link.c ---- */
+void fleet_push(struct gr_fleet *f, uint64_t at_ns, struct fleet_event e);
+/* Is it still about something that exists? */
+bool fleet_is_void(const struct gr_fleet *f, const struct fleet_event *e);
+uint8_t *fleet_frame_begin(struct gr_fleet *f, struct fleet_worker *w, uint32_t conn, enum gr_frame_class class,
+                           uint32_t bytes);
+void fleet_frame_end(struct gr_fleet *f, struct fleet_worker *w, uint32_t conn, uint32_t bytes);
+void fleet_msg_to_orch(struct gr_fleet *f, struct fleet_worker *w, const struct gr_msg *m);
+void fleet_msg_from_orch(struct gr_fleet *f, uint32_t worker, const struct gr_msg *m);
+/* What the orchestrator has said leaves, after so long. */
+void fleet_flush_orch(struct gr_fleet *f, double busy_ns);
+/* The drafter's connection to the target of that address. */
+uint32_t fleet_connect(struct gr_fleet *f, struct fleet_worker *w, const char *address);
+void fleet_address(const struct fleet_worker *w, char *out, size_t cap);
+/* The worker is gone: those it is connected to will notice. */
+void fleet_break_all(struct gr_fleet *f, const struct fleet_worker *w);
+
+/* ---- fleet_worker.c ---- */
+GR_NODISCARD enum gr_status fleet_worker_create(struct gr_fleet *f, struct fleet_worker *w);
+void fleet_worker_destroy(struct fleet_worker *w);
+/* An event of a worker. */
+void fleet_worker_take(struct gr_fleet *f, struct fleet_worker *w, const struct fleet_event *e);
+/* It looks for something to do. */
+void fleet_worker_step(struct gr_fleet *f, struct fleet_worker *w);
+/* What a pass of n_row rows takes, of n_seq sessions with so much context in all. */
+double fleet_pass_ns(const struct gr_target_costs *c, int n_row, int n_seq, double context);
+
+/* ---- fleet_orch.c ---- */
+GR_NODISCARD enum gr_status fleet_orch_create(struct gr_fleet *f);
+void fleet_orch_destroy(struct gr_fleet *f);
+void fleet_orch_join(struct gr_fleet *f, const struct fleet_worker *w);
+void fleet_orch_take(struct gr_fleet *f, const struct fleet_event *e);
+/* It is done with a batch, or time has come. */
+void fleet_orch_run(struct gr_fleet *f);
+
+#endif

@@ -1,0 +1,28 @@
+/* A model that computes nothing. The target's pick is a number drawn from the tokens before it; its drafter knows that
+ * number as well as it was measured to know it (surmise.h). Both follow the tokens of a row through the KV cells that
+ * the row may see, so they need the machines to be right about KV, and take a time that does not grow with contexts.
+ * What a pass would take is counted, not waited for. */
+#ifndef GR_SIMULATE_SIM_LM_H
+#define GR_SIMULATE_SIM_LM_H
+
+#include "model/lm.h"
+#include "simulate/surmise.h"
+
+#define GR_SIM_FEATURE_BYTES 8 /* of a row of FEATURES */
+
+struct gr_sim_lm_config {
+    int32_t n_vocab, n_ctx_max, n_row_max, n_out_max, n_pool_block, n_scratch_block;
+    int32_t n_state;                  /* of a head, that it keeps */
+    bool features;                    /* a target that feeds a head, or that head */
+    const struct gr_surmise *surmise; /* of a drafter; borrowed. NULL: it is the target */
+    /* What the pass takes. NULL: nothing. */
+    double (*pass_ns)(const void *ctx, const struct gr_batch *b);
+    const void *pass_ctx;
+};
+
+/* NULL: out of memory. */
+struct gr_lm *gr_sim_lm_create(const struct gr_sim_lm_config *config);
+/* The sum of what its passes took: a clock that stands between them. */
+uint64_t gr_sim_lm_spent_ns(void *lm);
+
+#endif
