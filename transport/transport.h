@@ -9,10 +9,15 @@
  * abandon(). Receiving: recv() gives a borrowed payload -> use it -> release() (returns the
  * credit). The payload is memory that the peer could rewrite only until recv() returned:
  * implementations whose inbox stays remote-writable copy first. The transport's own header
- * (sequence, credits, class, bytes) is apart from the application's. */
+ * (sequence, credits, class, bytes) is apart from the application's.
+ *
+ * A verbs connection may keep the rows of bulk frames in the memory of a GPU (gr_conn.far). Who fills a frame copies
+ * them there by far->copy before send(), which waits until they are there; who received one copies them on before
+ * release(), which waits until that has been done. */
 #ifndef GR_TRANSPORT_TRANSPORT_H
 #define GR_TRANSPORT_TRANSPORT_H
 
+#include "common/base/far_memory.h"
 #include "common/base/status.h"
 #include "common/protocol/frame_class.h"
 
@@ -33,7 +38,9 @@ struct gr_conn_limits {
 void gr_limits_agree(const struct gr_conn_limits *a, const struct gr_conn_limits *b, struct gr_conn_limits *out);
 
 struct gr_frame {
-    uint8_t *data;  /* in place; valid until send/abandon (out) or release (in) */
+    uint8_t *data; /* in place; valid until send/abandon (out) or release (in) */
+    uint8_t *body; /* NULL: all of the frame is at data. Else of a bulk frame only the first GR_BULK_HEAD_BYTES are; the
+                      rest lies here, in the connection's far memory (gr_conn.far) */
     uint32_t bytes; /* out: capacity given by acquire; in: payload length */
     enum gr_frame_class class;
     uint32_t slot; /* the implementation's */
@@ -89,6 +96,7 @@ struct gr_conn {
     const struct gr_transport_ops *ops;
     struct gr_conn_limits limits; /* the agreed ones */
     struct gr_conn_stats stats;
+    const struct gr_far_memory *far; /* borrowed: where bodies of bulk frames lie; NULL: in the host's, with the rest */
     uint32_t conn_generation;
     uint32_t n_fallback; /* transports of the order that were tried first and did not open */
 };

@@ -2,8 +2,12 @@
 
 #include "common/base/bytes.h"
 #include "common/base/log.h"
+#include "common/protocol/frame_class.h"
 
+#include <assert.h>
 #include <inttypes.h>
+
+static_assert(GR_BULK_HEAD_BYTES == GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(0, 0), "what is before the rows");
 
 static const char *type_name(uint8_t type)
 {

@@ -49,7 +49,7 @@ static bool soak_send(struct soak_end *e)
         gr_conn_abandon(e->conn, &frame);
         return true;
     }
-    fill(frame.data, bytes, e->n_sent[class]++);
+    fill_frame(e->conn, &frame, bytes, e->n_sent[class]++);
     if (gr_conn_send(e->conn, &frame, bytes) != GR_OK) {
         e->failure = "send";
     }
@@ -62,7 +62,7 @@ static bool soak_send(struct soak_end *e)
 static void soak_release(struct soak_end *e, int i)
 {
     struct gr_frame *f = &e->hold[i];
-    if (!is_filled(f->data, f->bytes, e->hold_seed[i])) {
+    if (!frame_is_filled(e->conn, f, e->hold_seed[i])) {
         e->failure = "a held frame changed";
     }
     gr_conn_release(e->conn, f);
@@ -80,7 +80,7 @@ static bool soak_recv(struct soak_end *e)
         return false;
     }
     uint32_t seed = e->n_received[frame.class]++;
-    if (!is_filled(frame.data, frame.bytes, seed)) {
+    if (!frame_is_filled(e->conn, &frame, seed)) {
         e->failure = "wrong payload";
     }
     if (e->n_hold == N_HOLD) {

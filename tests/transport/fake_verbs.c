@@ -1,5 +1,7 @@
 #include "tests/transport/fake_verbs_impl.h"
 
+#include "tests/transport/test_far.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -164,7 +166,7 @@ static int dealloc_pd(struct ibv_pd *pd)
     return 0;
 }
 
-static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, int access)
+static struct ibv_mr *add_mr(struct ibv_pd *pd, void *addr, size_t bytes, int access)
 {
     struct ibv_mr *mr = NULL;
     fake_lock();
@@ -188,16 +190,28 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, int ac
     return mr;
 }
 
+static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, int access)
+{
+    if (test_far_is(addr) && !fake_knobs.peer_memory) {
+        errno = EFAULT;
+        return NULL;
+    }
+    return add_mr(pd, addr, bytes, access);
+}
+
+/* As a real one: the buffer has what is registered, and one page of it lies at one page of the device's addresses. */
 static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access)
 {
-    (void)pd;
-    (void)offset;
-    (void)bytes;
-    (void)iova;
-    (void)fd;
-    (void)access;
-    errno = fake_knobs.dmabuf_errno;
-    return NULL;
+    const off_t end = lseek(fd, 0, SEEK_END);
+    if (fake_knobs.dmabuf_errno != 0 || end < 0) {
+        errno = fake_knobs.dmabuf_errno != 0 ? fake_knobs.dmabuf_errno : errno;
+        return NULL;
+    }
+    GR_ASSERT(offset + bytes <= (uint64_t)end && offset % 4096 == iova % 4096);
+    fake_lock();
+    fake.counts.n_dmabuf++;
+    fake_unlock();
+    return add_mr(pd, (void *)(uintptr_t)iova, bytes, access);
 }
 
 static int dereg_mr(struct ibv_mr *mr)

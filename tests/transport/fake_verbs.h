@@ -13,16 +13,17 @@ extern struct gr_verbs_lib fake_verbs; /* whole after the first fake_reset() */
 
 /* Knobs; fake_reset() sets them as if everything worked. Set while no other thread uses the table. */
 struct fake_knobs {
-    uint32_t inline_max; /* a queue pair with more is refused, EINVAL (512) */
-    size_t locked_max;   /* bytes registered; more is ENOMEM (unlimited) */
-    int dmabuf_errno;    /* of the probe (EOPNOTSUPP) */
-    bool peer_memory;
+    uint32_t inline_max;    /* a queue pair with more is refused, EINVAL (512) */
+    size_t locked_max;      /* bytes registered; more is ENOMEM (unlimited) */
+    int dmabuf_errno;       /* of a registration; 0: it works (EOPNOTSUPP) */
+    bool peer_memory;       /* guarded far memory can be registered by its address; else EFAULT */
     _Atomic bool port_down; /* of fake0, as query_port says; at any time */
     int n_device;           /* 0 .. 2 (2) */
     bool swallow;           /* packets: sends end in retry exceeded, connects in nothing */
     int spoil_private_at;   /* this byte of a connect's private data is changed (0: none) */
     uint32_t spoil_imm;     /* these bits of immediate data are, as a hostile peer might */
     bool lose_imm;          /* sends come without it */
+    uint8_t spoil_head;     /* these bits of the first byte of a plain write are */
     uint32_t stretch;       /* sends come with so many bytes more at the end */
     int refuse_send_errno;  /* post_send fails with it */
 };
@@ -37,7 +38,7 @@ void fake_port_event(int i_device, enum ibv_event_type type);
 
 struct fake_counts {
     int n_context, n_pd, n_mr, n_channel, n_comp, n_cq, n_id, n_qp; /* alive */
-    int n_register;                                                 /* ever */
+    int n_register, n_dmabuf;                                       /* ever */
     int n_rnr;                                                      /* sends that met no receive */
     int n_doorbell;                                                 /* calls of post_send */
     int n_unsignalled_max;                                          /* the most unsignalled work requests in a row */

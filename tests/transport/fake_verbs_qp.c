@@ -1,5 +1,7 @@
 #include "tests/transport/fake_verbs_impl.h"
 
+#include "tests/transport/test_far.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -192,13 +194,28 @@ static uint32_t gather(const struct fake_qp *qp, const struct ibv_send_wr *wr, u
         const struct ibv_sge *s = &wr->sg_list[i];
         const bool inlined = (wr->send_flags & IBV_SEND_INLINE) != 0;
         GR_ASSERT(inlined || fake_in_mr(qp->pub.pd, s->addr, s->length, s->lkey, 0));
+        GR_ASSERT(!inlined || !test_far_is((const void *)(uintptr_t)s->addr)); /* the processor copies it */
         if (n + s->length <= room) {
-            memcpy(to + n, (const void *)(uintptr_t)s->addr, s->length);
+            test_far_write(to + n, (const void *)(uintptr_t)s->addr, s->length);
         }
         n += s->length;
     }
     GR_ASSERT((wr->send_flags & IBV_SEND_INLINE) == 0 || n <= fake_knobs.inline_max);
     return n;
+}
+
+/* Into the peer's memory. bytes_out: how many. */
+static enum ibv_wc_status write_remote(const struct fake_qp *qp, const struct ibv_send_wr *wr, uint32_t *bytes_out)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < wr->num_sge; i++) {
+        bytes += wr->sg_list[i].length;
+    }
+    if (!fake_in_mr(qp->peer->pub.pd, wr->wr.rdma.remote_addr, bytes, wr->wr.rdma.rkey, IBV_ACCESS_REMOTE_WRITE)) {
+        return IBV_WC_REM_ACCESS_ERR;
+    }
+    *bytes_out = gather(qp, wr, (uint8_t *)(uintptr_t)wr->wr.rdma.remote_addr, bytes);
+    return IBV_WC_SUCCESS;
 }
 
 /* What the peer's device does with one work request; the status of its end. */
@@ -210,6 +227,14 @@ static enum ibv_wc_status deliver(struct fake_qp *qp, const struct ibv_send_wr *
     }
     if (to == NULL || to->error || fake_knobs.swallow) {
         return IBV_WC_RETRY_EXC_ERR;
+    }
+    uint32_t written = 0;
+    if (wr->opcode == IBV_WR_RDMA_WRITE) { /* takes no receive */
+        const enum ibv_wc_status st = write_remote(qp, wr, &written);
+        if (st == IBV_WC_SUCCESS) {
+            *(uint8_t *)(uintptr_t)wr->wr.rdma.remote_addr ^= fake_knobs.spoil_head;
+        }
+        return st;
     }
     if (to->n_in == to->n_out) {
         fake.counts.n_rnr++;
@@ -231,15 +256,12 @@ static enum ibv_wc_status deliver(struct fake_qp *qp, const struct ibv_send_wr *
             return IBV_WC_REM_INV_REQ_ERR;
         }
     } else {
-        size_t bytes = 0;
-        for (int i = 0; i < wr->num_sge; i++) {
-            bytes += wr->sg_list[i].length;
-        }
-        if (!fake_in_mr(to->pub.pd, wr->wr.rdma.remote_addr, bytes, wr->wr.rdma.rkey, IBV_ACCESS_REMOTE_WRITE)) {
-            return IBV_WC_REM_ACCESS_ERR;
+        const enum ibv_wc_status st = write_remote(qp, wr, &written);
+        if (st != IBV_WC_SUCCESS) {
+            return st;
         }
         wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-        wc.byte_len = gather(qp, wr, (uint8_t *)(uintptr_t)wr->wr.rdma.remote_addr, bytes);
+        wc.byte_len = written;
     }
     to->n_out++;
     complete(cq_of(to), &wc);

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -199,13 +200,49 @@ bool is_filled(const uint8_t *p, uint32_t bytes, uint32_t seed)
     return true;
 }
 
+/* A payload in a frame whose rest may be far. */
+static void put(struct gr_conn *c, struct gr_frame *f, const uint8_t *p, uint32_t bytes)
+{
+    const uint32_t here = f->body == NULL ? bytes : GR_MIN(bytes, GR_BULK_HEAD_BYTES);
+    memcpy(f->data, p, here);
+    if (here < bytes) {
+        GR_ASSERT(c->far->copy(c->far->ctx, f->body, p + here, bytes - here) == GR_OK);
+    }
+}
+
+static void get(struct gr_conn *c, const struct gr_frame *f, uint8_t *p)
+{
+    const uint32_t here = f->body == NULL ? f->bytes : GR_MIN(f->bytes, GR_BULK_HEAD_BYTES);
+    memcpy(p, f->data, here);
+    if (here < f->bytes) {
+        GR_ASSERT(c->far->copy(c->far->ctx, p + here, f->body, f->bytes - here) == GR_OK);
+    }
+}
+
+void fill_frame(struct gr_conn *c, struct gr_frame *f, uint32_t bytes, uint32_t seed)
+{
+    uint8_t *p = malloc(bytes + 1);
+    fill(p, bytes, seed);
+    put(c, f, p, bytes);
+    free(p);
+}
+
+bool frame_is_filled(struct gr_conn *c, const struct gr_frame *f, uint32_t seed)
+{
+    uint8_t *p = malloc(f->bytes + 1);
+    get(c, f, p);
+    const bool is = is_filled(p, f->bytes, seed);
+    free(p);
+    return is;
+}
+
 void send_filled(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, uint32_t seed)
 {
     struct gr_frame frame;
     assert_int_equal(gr_conn_acquire(c, class, bytes, &frame), GR_OK);
     assert_true(frame.bytes >= bytes);
     assert_int_equal((uintptr_t)frame.data % 64, 0);
-    fill(frame.data, bytes, seed);
+    fill_frame(c, &frame, bytes, seed);
     assert_int_equal(gr_conn_send(c, &frame, bytes), GR_OK);
 }
 
@@ -215,7 +252,7 @@ void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class
     assert_int_equal(recv_wait(from, to, &frame), GR_OK);
     assert_int_equal(frame.class, class);
     assert_int_equal(frame.bytes, bytes);
-    assert_true(is_filled(frame.data, bytes, seed));
+    assert_true(frame_is_filled(to, &frame, seed));
     gr_conn_release(to, &frame);
 }
 

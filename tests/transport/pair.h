@@ -52,6 +52,10 @@ enum gr_status acquire_wait(struct gr_conn *c, enum gr_frame_class class, uint32
 void fill(uint8_t *p, uint32_t bytes, uint32_t seed);
 bool is_filled(const uint8_t *p, uint32_t bytes, uint32_t seed);
 
+/* The same for a frame, wherever its body lies. */
+void fill_frame(struct gr_conn *c, struct gr_frame *f, uint32_t bytes, uint32_t seed);
+bool frame_is_filled(struct gr_conn *c, const struct gr_frame *f, uint32_t seed);
+
 /* acquire, fill, send, without flush; fails the test unless GR_OK. */
 void send_filled(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, uint32_t seed);
 /* recv_wait, check class, length and payload, release; fails the test on any difference. */

@@ -8,6 +8,7 @@
 #include "transport/impl.h"
 #ifdef GR_HAVE_VERBS
 #include "tests/transport/fake_verbs.h"
+#include "tests/transport/test_far.h"
 #endif
 
 #include <errno.h>
@@ -58,8 +59,8 @@ static void test_order(void **state)
         assert_int_equal(acquire_wait(p.conn[0], class, 64, &first), GR_OK);
         assert_int_equal(acquire_wait(p.conn[0], class, 64, &second), GR_OK);
         assert_int_equal(acquire_wait(p.conn[0], class, 64, &third), GR_OK);
-        fill(second.data, 64, i);
-        fill(first.data, 64, i + 1);
+        fill_frame(p.conn[0], &second, 64, i);
+        fill_frame(p.conn[0], &first, 64, i + 1);
         assert_int_equal(gr_conn_send(p.conn[0], &second, 64), GR_OK);
         gr_conn_abandon(p.conn[0], &third);
         assert_int_equal(gr_conn_send(p.conn[0], &first, 64), GR_OK);
@@ -162,7 +163,8 @@ static void test_small_overtakes_stuck_bulk(void **state)
             assert_true(is_filled(frame.data, 200, 3));
             i_small = i;
         } else {
-            assert_true(is_filled(frame.data, GR_BULK_BYTES_MAX, (uint32_t)++n_bulk));
+            assert_true(frame_is_filled(p.conn[1], &frame, (uint32_t)++n_bulk));
+            assert_int_equal(frame.bytes, GR_BULK_BYTES_MAX);
         }
         gr_conn_release(p.conn[1], &frame);
     }
@@ -600,6 +602,22 @@ static bool verbs_devices(void)
     return true;
 }
 
+#ifdef GR_HAVE_VERBS
+/* GRAFT_TEST_FAR=11: both ends of verbs have bodies of bulk frames in far memory; 10 and 01: the first, the second. */
+static void put_bodies_far(bool guarded)
+{
+    static struct test_far far[2];
+    static const char *const names[] = {"far:0", "far:1"};
+    const char *which = getenv("GRAFT_TEST_FAR");
+    for (int i = 0; which != NULL && i < 2; i++) {
+        test_far_init(&far[i], names[i], guarded);
+        pair_verbs[i].far = which[i] == '1' ? &far[i].memory : NULL;
+        pair_verbs[i].require_far = !pair_verbs[0].two_sided;
+    }
+    fake_knobs.peer_memory = true;
+}
+#endif
+
 int main(void)
 {
     static enum gr_transport_kind all[] = {GR_TRANSPORT_SHM, GR_TRANSPORT_TCP,
@@ -618,6 +636,9 @@ int main(void)
         pair_verbs[0] = (struct gr_verbs_options){.hca = "fake0", .gid_index = -1, .lib = &fake_verbs};
         pair_verbs[1] = (struct gr_verbs_options){.hca = "fake1", .gid_index = -1, .lib = &fake_verbs};
     }
+#endif
+#ifdef GR_HAVE_VERBS
+    put_bodies_far(!with_verbs);
 #endif
     enum gr_transport_kind *kinds = with_verbs ? verbs : all;
     const size_t n_test = with_verbs ? GR_ARRAY_LEN(cases) : GR_ARRAY_LEN(tests) - 1;

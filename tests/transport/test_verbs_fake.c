@@ -1,6 +1,5 @@
 /* The verbs transport on devices in memory that fail on command. */
-#include "tests/transport/fake_verbs.h"
-#include "tests/transport/pair.h"
+#include "tests/transport/verbs_pair.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -10,90 +9,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int set_up(void **state)
-{
-    (void)state;
-    fake_reset();
-    unsetenv("NCCL_IB_HCA");
-    unsetenv("NCCL_IB_GID_INDEX");
-    unsetenv("NCCL_SOCKET_IFNAME");
-    pair_verbs[0] = (struct gr_verbs_options){.hca = "fake0", .gid_index = -1, .lib = &fake_verbs};
-    pair_verbs[1] = (struct gr_verbs_options){.hca = "fake1", .gid_index = -1, .lib = &fake_verbs};
-    return 0;
-}
-
-/* Nothing is left, no send met a missing receive. */
-static int nothing_left(void **state)
-{
-    (void)state;
-    gr_verbs_forget_peers();
-    const struct fake_counts c = fake_counts();
-    assert_int_equal(c.n_context, 0);
-    assert_int_equal(c.n_pd, 0);
-    assert_int_equal(c.n_mr, 0);
-    assert_int_equal(c.n_channel, 0);
-    assert_int_equal(c.n_comp, 0);
-    assert_int_equal(c.n_cq, 0);
-    assert_int_equal(c.n_id, 0);
-    assert_int_equal(c.n_qp, 0);
-    assert_int_equal(c.n_rnr, 0);
-    return 0;
-}
-
-static void open_pair(struct pair *p)
-{
-    pair_open(p, GR_TRANSPORT_VERBS, &limits_default);
-}
-
-/* Neither end opens, both know why the socket is clean, and it is. */
-static void expect_no_pair(const char *word)
-{
-    struct pair p = {0};
-    enum gr_status st[2];
-    char text[8192];
-    make_unix_sockets(p.fd);
-    CAPTURE_STDERR(text, sizeof(text), pair_open_verbs(&p, &limits_default, st));
-    if (strstr(text, word) == NULL) {
-        fail_msg("`%s' is not in: %s", word, text);
-    }
-    for (int i = 0; i < 2; i++) {
-        uint8_t byte = (uint8_t)(i + 1), got = 0;
-        assert_int_equal(st[i], GR_EUNSUPPORTED);
-        assert_int_equal(write(p.fd[i], &byte, 1), 1);
-        assert_int_equal(read(p.fd[1 - i], &got, 1), 1);
-        assert_int_equal(got, byte);
-    }
-    close(p.fd[0]);
-    close(p.fd[1]);
-}
-
-static void exchange(struct pair *p)
-{
-    for (uint32_t i = 0; i < 40; i++) {
-        for (int side = 0; side < 2; side++) {
-            send_filled(p->conn[side], GR_FRAME_SMALL, 8 * i, i);
-            send_filled(p->conn[side], GR_FRAME_BULK, 65536 - i, i);
-            expect_filled(p->conn[side], p->conn[1 - side], GR_FRAME_SMALL, 8 * i, i);
-            expect_filled(p->conn[side], p->conn[1 - side], GR_FRAME_BULK, 65536 - i, i);
-        }
-    }
-}
-
-static void expect_end(struct gr_conn *c, enum gr_status expected, const char *word)
-{
-    struct gr_frame f;
-    char text[4096];
-    enum gr_status st;
-    CAPTURE_STDERR(text, sizeof(text), st = recv_wait(NULL, c, &f));
-    assert_int_equal(st, expected);
-    if (word != NULL && strstr(text, word) == NULL) {
-        fail_msg("`%s' is not in: %s", word, text);
-    }
-    if (word != NULL) {
-        assert_null(strchr(strchr(text, '\n') + 1, '\n')); /* one line, what follows from it is silent */
-    }
-}
 
 /* ---- devices ---- */
 
@@ -163,23 +78,6 @@ static void test_no_device(void **state)
     expect_no_pair("no RDMA device");
 }
 
-static void test_gpu_path(void **state)
-{
-    (void)state;
-    struct ibv_device **list = fake_verbs.get_device_list(&(int){0});
-    struct ibv_context *context = fake_verbs.open_device(list[0]);
-    struct ibv_pd *pd = fake_verbs.alloc_pd(context);
-    assert_int_equal(gr_verbs_probe_gpu_path(&fake_verbs, pd), GR_GPU_STAGING);
-    fake_knobs.dmabuf_errno = EPROTONOSUPPORT;
-    assert_int_equal(gr_verbs_probe_gpu_path(&fake_verbs, pd), GR_GPU_STAGING);
-    fake_knobs.peer_memory = true;
-    assert_int_equal(gr_verbs_probe_gpu_path(&fake_verbs, pd), GR_GPU_PEER_MEMORY);
-    fake_knobs.dmabuf_errno = EBADF;
-    assert_int_equal(gr_verbs_probe_gpu_path(&fake_verbs, pd), GR_GPU_DMABUF);
-    fake_verbs.dealloc_pd(pd);
-    fake_verbs.close_device(context);
-}
-
 /* ---- opening ---- */
 
 static void test_inline_is_halved(void **state)
@@ -212,7 +110,7 @@ static void test_two_sided(void **state)
     pair_verbs[1].two_sided = false;
     fake_set_iwarp(true);
     open_pair(&p);
-    assert_true(gr_verbs_downcast(p.conn[0])->two_sided);
+    assert_true(gr_verbs_downcast(p.conn[0])->mode.two_sided);
     exchange(&p);
     pair_close(&p);
 }
@@ -258,10 +156,11 @@ static void test_default_limits_fit(void **state)
         .small_bytes_max = 4200, .bulk_bytes_max = 32 * 8192 + 64, .n_small_slot = 64, .n_bulk_slot = 8};
     for (int two_sided = 0; two_sided < 2; two_sided++) {
         struct gr_verbs_layout l;
-        gr_verbs_layout_init(&l, &limits, two_sided != 0);
+        const struct gr_verbs_mode mode = {.two_sided = two_sided != 0};
+        gr_verbs_layout_init(&l, &limits, mode);
         assert_true(l.local_bytes + l.inbox_bytes < 7u << 20);
-        assert_int_equal(gr_verbs_bulk_slots_within(&limits, two_sided != 0, 7u << 20), 8);
-        const uint16_t n = gr_verbs_bulk_slots_within(&limits, two_sided != 0, 2u << 20);
+        assert_int_equal(gr_verbs_bulk_slots_within(&limits, mode, 7u << 20), 8);
+        const uint16_t n = gr_verbs_bulk_slots_within(&limits, mode, 2u << 20);
         assert_in_range(n, 1, 7);
     }
 }
@@ -577,12 +476,11 @@ static void test_too_many_credit_records(void **state)
 int main(void)
 {
     gr_log_init("test_verbs_fake");
-#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, nothing_left)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, verbs_set_up, verbs_nothing_left)
     const struct CMUnitTest tests[] = {
         CASE(test_choice),
         CASE(test_lists),
         CASE(test_no_device),
-        CASE(test_gpu_path),
         CASE(test_inline_is_halved),
         CASE(test_two_sided),
         CASE(test_ack_timeout),

@@ -205,6 +205,7 @@ static enum gr_status verbs_acquire(struct gr_conn *c, enum gr_frame_class class
     v->n_credit[class]--;
     const uint32_t slot = gr_verbs_slot_take(&v->out[class]);
     *frame_out = (struct gr_frame){.data = gr_verbs_out_slot(v->memory, (enum gr_verbs_out) class, slot),
+                                   .body = class == GR_FRAME_BULK ? gr_verbs_out_body(v, slot) : NULL,
                                    .bytes = gr_class_bytes_max(&c->limits, class),
                                    .class = class,
                                    .slot = slot};
@@ -216,12 +217,22 @@ static void check_held(const struct gr_verbs_slots *s, const struct gr_frame *fr
     GR_ASSERT(frame->slot < s->n_slot && s->state[frame->slot] == GR_VERBS_HELD);
 }
 
+/* Its copies, in or out, have ended: the device may read the body now, or the peer write it again. */
+static void wait_for_body(struct gr_verbs_conn *v, const struct gr_frame *frame)
+{
+    const struct gr_far_memory *far = v->base.far;
+    if (frame->body != NULL && far->wait(far->ctx) != GR_OK) {
+        gr_verbs_lose(v, true, "the memory that holds its frames failed");
+    }
+}
+
 static enum gr_status verbs_send(struct gr_conn *c, struct gr_frame *frame, uint32_t bytes)
 {
     struct gr_verbs_conn *v = gr_verbs_downcast(c);
     struct gr_verbs_slots *s = &v->out[frame->class];
     check_held(s, frame);
     GR_ASSERT(bytes <= gr_class_bytes_max(&c->limits, frame->class));
+    wait_for_body(v, frame);
     gr_verbs_slot_push(s, frame->slot, bytes);
     gr_count_sent(c, frame->class, bytes);
     frame->data = NULL;
@@ -249,8 +260,11 @@ static bool take_frame(struct gr_verbs_conn *v, struct gr_frame *out)
     }
     if (v->bulk.n_queued > 0) {
         const uint32_t slot = gr_verbs_slot_pop(&v->bulk);
-        *out = (struct gr_frame){
-            .data = gr_verbs_copy_of(v, slot), .bytes = v->bulk.bytes[slot], .class = GR_FRAME_BULK, .slot = slot};
+        *out = (struct gr_frame){.data = gr_verbs_copy_of(v, slot),
+                                 .body = gr_verbs_copy_body(v, slot),
+                                 .bytes = v->bulk.bytes[slot],
+                                 .class = GR_FRAME_BULK,
+                                 .slot = slot};
         return true;
     }
     return false;
@@ -285,6 +299,7 @@ static void verbs_release(struct gr_conn *c, struct gr_frame *frame)
         v->n_small_held--;
     } else {
         check_held(&v->bulk, frame);
+        wait_for_body(v, frame);
         gr_verbs_slot_free(&v->bulk, frame->slot);
     }
     v->n_owed[frame->class]++;

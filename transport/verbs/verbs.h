@@ -17,6 +17,10 @@ struct gr_verbs_options {
     int spin_us;                    /* how long to poll before sleeping; 0: not at all */
     uint8_t ack_timeout;            /* the device sends again after 4.096 us * 2^this without an answer; 0: 67 ms */
     const struct gr_verbs_lib *lib; /* NULL: the libraries */
+    /* Where rows of bulk frames are to lie, borrowed for the process's life; NULL: in the host's memory. Where the
+     * device cannot be made to reach it they lie in the host's all the same, unless require_far. */
+    const struct gr_far_memory *far;
+    bool require_far;
 };
 #define GR_VERBS_OPTIONS_DEFAULT                             \
     {                                                        \
@@ -39,6 +43,16 @@ bool gr_verbs_worth_offering(const struct gr_verbs_options *options);
 /* Frees what is kept for peers that may come back. A process that ends need not. */
 void gr_verbs_forget_peers(void);
 
+/* How a device reaches far memory. */
+enum gr_far_path {
+    GR_FAR_NONE,        /* there is none: the host's */
+    GR_FAR_DMABUF,      /* ibv_reg_dmabuf_mr */
+    GR_FAR_PEER_MEMORY, /* ibv_reg_mr on its address */
+    GR_FAR_STAGING,     /* not at all: frames lie in the host's memory, and are copied */
+    GR_N_FAR_PATH
+};
+const char *gr_far_path_name(enum gr_far_path path);
+
 struct gr_verbs_stats {
     uint64_t n_rnr;         /* work requests that ended for want of a posted receive: a bug if not 0 */
     uint64_t n_inline;      /* records that the device took from the work request itself */
@@ -46,6 +60,7 @@ struct gr_verbs_stats {
     uint64_t n_credit_sent; /* records of credits alone */
     uint32_t inline_bytes;  /* granted by the device */
     bool two_sided;
+    enum gr_far_path far_path; /* how this side's device reaches the rows of bulk frames */
 };
 /* false: c is not a verbs connection. */
 bool gr_verbs_stats(const struct gr_conn *c, struct gr_verbs_stats *out);

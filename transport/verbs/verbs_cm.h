@@ -7,7 +7,7 @@
 #include "transport/verbs/verbs_memory.h"
 
 #define GR_VERBS_NONCE_BYTES 32 /* random, so that a connection of another hand-shake is not taken */
-#define GR_VERBS_N_SEND_SGE 2   /* of one work request: a header apart from its payload */
+#define GR_VERBS_N_SEND_SGE 3   /* of one work request: a header, a head, a body */
 
 struct gr_verbs_link {
     const struct gr_verbs_lib *lib;

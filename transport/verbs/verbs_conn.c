@@ -50,6 +50,12 @@ static uint8_t *slots_init(struct gr_verbs_slots *s, uint32_t n, uint8_t *p)
     return p + slots_bytes(n);
 }
 
+static size_t copy_stride(const struct gr_verbs_layout *l)
+{
+    const uint32_t here = l->mode.far ? GR_MIN(l->limits.bulk_bytes_max, GR_BULK_HEAD_BYTES) : l->limits.bulk_bytes_max;
+    return gr_round_up(GR_MAX(here, 1u), GR_SLOT_ALIGN);
+}
+
 enum gr_status gr_verbs_conn_init(struct gr_verbs_conn *v)
 {
     const struct gr_verbs_layout *l = &v->memory->layout;
@@ -58,7 +64,7 @@ enum gr_status gr_verbs_conn_init(struct gr_verbs_conn *v)
     for (int k = 0; k < GR_N_VERBS_OUT; k++) {
         bytes += slots_bytes(l->n_out[k]);
     }
-    const size_t copy_bytes = gr_verbs_copy_stride(&l->limits) * GR_MAX(n_bulk, 1u);
+    const size_t copy_bytes = copy_stride(l) * GR_MAX(n_bulk, 1u);
     v->arena = calloc(1, bytes);
     v->copies = aligned_alloc(GR_SLOT_ALIGN, copy_bytes);
     if (v->arena == NULL || v->copies == NULL) {
@@ -78,7 +84,10 @@ enum gr_status gr_verbs_conn_init(struct gr_verbs_conn *v)
     v->n_credit[GR_FRAME_SMALL] = l->limits.n_small_slot;
     v->n_credit[GR_FRAME_BULK] = n_bulk;
     v->base.limits = l->limits;
-    v->two_sided = v->stats.two_sided = l->two_sided;
+    v->base.far = l->mode.far ? v->memory->bodies.far : NULL;
+    v->mode = l->mode;
+    v->stats.two_sided = l->mode.two_sided;
+    v->stats.far_path = v->memory->bodies.path;
     return GR_OK;
 }
 
@@ -89,7 +98,7 @@ enum gr_status gr_verbs_repost(struct gr_verbs_conn *v)
         struct ibv_sge sge[N_REPOST];
         const uint32_t n = GR_MIN(v->n_repost, N_REPOST);
         for (uint32_t i = 0; i < n; i++) {
-            const uint32_t slot = v->repost[v->n_repost - 1 - i], head = v->two_sided ? GR_VERBS_HEADER_BYTES : 0;
+            const uint32_t slot = v->repost[v->n_repost - 1 - i], head = v->mode.two_sided ? GR_VERBS_HEADER_BYTES : 0;
             sge[i] =
                 (struct ibv_sge){.addr = (uintptr_t)gr_verbs_recv_slot(v->memory, slot) - head,
                                  .length = (uint32_t)(v->memory->layout.recv_stride - v->memory->layout.head) + head,
@@ -117,5 +126,17 @@ void gr_verbs_recv_done(struct gr_verbs_conn *v, uint32_t slot)
 
 uint8_t *gr_verbs_copy_of(const struct gr_verbs_conn *v, uint32_t slot)
 {
-    return v->copies + slot * gr_verbs_copy_stride(&v->base.limits);
+    return v->copies + slot * copy_stride(&v->memory->layout);
+}
+
+uint8_t *gr_verbs_out_body(const struct gr_verbs_conn *v, uint32_t slot)
+{
+    const struct gr_verbs_bodies *b = &v->memory->bodies;
+    return v->mode.far ? b->out + slot * b->stride : NULL;
+}
+
+uint8_t *gr_verbs_copy_body(const struct gr_verbs_conn *v, uint32_t slot)
+{
+    const struct gr_verbs_bodies *b = &v->memory->bodies;
+    return v->mode.far ? b->copies + slot * b->stride : NULL;
 }

@@ -44,8 +44,9 @@ struct gr_verbs_conn {
     struct gr_verbs_memory *memory; /* owned */
     struct gr_verbs_link link;
     int fd, epoll_fd; /* bootstrap socket; what a caller sleeps on */
-    bool two_sided;
+    struct gr_verbs_mode mode;
     int spin_us;
+    bool require_far; /* bodies in far memory, or no connection */
     /* the end */
     bool gone;               /* nothing more is sent; what has arrived is handed out */
     bool failed;             /* the peer broke the protocol */
@@ -66,16 +67,16 @@ struct gr_verbs_conn {
     uint32_t bulk_in_flight;   /* bytes */
     uint32_t bulk_at;          /* two-sided: what of the first queued bulk frame has been posted */
     uint32_t n_bulk_sent;
-    uint64_t remote_inbox;
-    uint32_t remote_key;
+    uint64_t remote_inbox, remote_body; /* remote_body: where bodies are apart */
+    uint32_t remote_key, remote_body_key;
     uint8_t credit_class[GR_VERBS_N_CREDIT]; /* records of credits that the peer has not taken, the oldest first */
     uint32_t n_credit_record, n_credit_record_of[GR_N_FRAME_CLASS];
     bool stuck; /* something is queued that waits for completions */
     /* receiving */
     struct gr_verbs_slots in;   /* receives: small frames lie in them while they are held */
     struct gr_verbs_slots bulk; /* private copies */
-    uint8_t *copies;
-    uint16_t *repost; /* [n_recv] receives to be posted again */
+    uint8_t *copies;            /* of frames, or of their heads where bodies are far */
+    uint16_t *repost;           /* [n_recv] receives to be posted again */
     uint32_t n_repost, n_recv_posted;
     uint32_t n_owed[GR_N_FRAME_CLASS], n_owed_record;
     uint32_t n_small_held; /* small frames queued or held */
@@ -157,12 +158,11 @@ bool gr_verbs_credits_due(const struct gr_verbs_conn *v);
 enum gr_status gr_verbs_repost(struct gr_verbs_conn *v);
 /* A receive is free again; it is posted with the next ones. */
 void gr_verbs_recv_done(struct gr_verbs_conn *v, uint32_t slot);
-/* Of the private copies of bulk frames. */
-static inline size_t gr_verbs_copy_stride(const struct gr_conn_limits *l)
-{
-    return gr_round_up(GR_MAX(l->bulk_bytes_max, 1u), GR_SLOT_ALIGN);
-}
+/* A private copy of a bulk frame. */
 uint8_t *gr_verbs_copy_of(const struct gr_verbs_conn *v, uint32_t slot);
+/* Of a frame with a far body: the body of an outgoing one, and of a copy. NULL: the frame is whole. */
+uint8_t *gr_verbs_out_body(const struct gr_verbs_conn *v, uint32_t slot);
+uint8_t *gr_verbs_copy_body(const struct gr_verbs_conn *v, uint32_t slot);
 /* Takes completions: frames into their queues, slots back. */
 void gr_verbs_pump(struct gr_verbs_conn *v);
 

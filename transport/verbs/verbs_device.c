@@ -235,26 +235,3 @@ enum gr_status gr_verbs_device_choose(const struct gr_verbs_lib *lib, const stru
     }
     return GR_OK;
 }
-
-/* ---- GPU memory ---- */
-
-const char *gr_gpu_path_name(enum gr_gpu_path path)
-{
-    static const char *const names[] = {"dma-buf", "peer memory", "host staging"};
-    return names[path];
-}
-
-/* A file descriptor that is none: who knows the call says so, who does not says that it is not supported. */
-enum gr_gpu_path gr_verbs_probe_gpu_path(const struct gr_verbs_lib *lib, struct ibv_pd *pd)
-{
-    struct ibv_mr *mr = lib->reg_dmabuf_mr(pd, 0, 0, 0, -1, 0);
-    const int err = errno;
-    if (mr != NULL) {
-        lib->dereg_mr(mr);
-        return GR_GPU_DMABUF;
-    }
-    if (err == EBADF) {
-        return GR_GPU_DMABUF;
-    }
-    return lib->has_peer_memory() ? GR_GPU_PEER_MEMORY : GR_GPU_STAGING;
-}

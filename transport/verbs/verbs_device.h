@@ -25,11 +25,6 @@ struct gr_verbs_device {
 GR_NODISCARD enum gr_status gr_verbs_device_choose(const struct gr_verbs_lib *lib,
                                                    const struct gr_verbs_options *options, struct gr_verbs_device *out);
 
-/* How frames would reach GPU memory. */
-enum gr_gpu_path { GR_GPU_DMABUF, GR_GPU_PEER_MEMORY, GR_GPU_STAGING };
-const char *gr_gpu_path_name(enum gr_gpu_path path);
-enum gr_gpu_path gr_verbs_probe_gpu_path(const struct gr_verbs_lib *lib, struct ibv_pd *pd);
-
 /* "a,b", "^a,b" (not these), "=a" (whole names), each "NAME" or "NAME:PORT" where port_wanted: as NCCL has it. NULL or
  * empty: everything. For tests. */
 bool gr_verbs_list_allows(const char *list, const char *name, unsigned port);

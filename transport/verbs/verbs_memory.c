@@ -35,9 +35,10 @@ static void lay_out(struct gr_verbs_layout *l, enum gr_verbs_out kind, uint32_t 
 /* A receive may be taken by any record, so all are as large as the largest record that is sent: a small frame, or in
  * two-sided mode a part of a bulk frame. Each credit is a posted receive: one a small frame, one a bulk frame or each
  * of its parts, and those for records of credits. */
-void gr_verbs_layout_init(struct gr_verbs_layout *l, const struct gr_conn_limits *limits, bool two_sided)
+void gr_verbs_layout_init(struct gr_verbs_layout *l, const struct gr_conn_limits *limits, struct gr_verbs_mode mode)
 {
-    *l = (struct gr_verbs_layout){.limits = *limits, .two_sided = two_sided};
+    const bool two_sided = mode.two_sided;
+    *l = (struct gr_verbs_layout){.limits = *limits, .mode = mode};
     const uint32_t n_small = limits->n_small_slot, n_bulk = limits->n_bulk_slot;
     l->head = two_sided ? GR_SLOT_ALIGN : 0;
     const size_t small_stride = l->head + gr_round_up(limits->small_bytes_max, GR_SLOT_ALIGN);
@@ -45,7 +46,7 @@ void gr_verbs_layout_init(struct gr_verbs_layout *l, const struct gr_conn_limits
     /* Slots of unsignalled records come back with the next signalled one: they must not be missed. */
     l->signal_interval = GR_MIN(INTERVAL_MAX, n_small / 2);
     uint32_t record_bytes = limits->small_bytes_max, n_part = 1;
-    l->bulk_head = l->head;
+    l->bulk_head = mode.apart ? GR_SLOT_ALIGN : l->head; /* apart: for the length */
     if (two_sided && n_bulk > 0) {
         const uint32_t total = n_bulk * limits->bulk_bytes_max;
         const uint32_t part = GR_MIN(limits->bulk_bytes_max, GR_MAX(PART_BYTES, total / N_PART_MAX));
@@ -55,23 +56,34 @@ void gr_verbs_layout_init(struct gr_verbs_layout *l, const struct gr_conn_limits
         l->bulk_head += gr_round_up(n_part * GR_VERBS_HEADER_BYTES, GR_SLOT_ALIGN);
     }
     lay_out(l, GR_VERBS_OUT_SMALL, n_small + l->signal_interval, small_stride); /* from a page's beginning */
-    lay_out(l, GR_VERBS_OUT_BULK, n_bulk, l->bulk_head + gr_round_up(limits->bulk_bytes_max, GR_SLOT_ALIGN));
+    const uint32_t here = mode.far ? GR_MIN(limits->bulk_bytes_max, GR_BULK_HEAD_BYTES) : limits->bulk_bytes_max;
+    lay_out(l, GR_VERBS_OUT_BULK, n_bulk, l->bulk_head + gr_round_up(here, GR_SLOT_ALIGN));
     lay_out(l, GR_VERBS_OUT_CREDIT, GR_VERBS_N_CREDIT + l->signal_interval, GR_SLOT_ALIGN);
     l->n_recv = n_small + n_bulk * n_part + GR_VERBS_N_CREDIT;
     l->recv_stride = l->head + gr_round_up(record_bytes, GR_SLOT_ALIGN);
     l->recv_at = gr_round_up(l->local_bytes, PAGE_BYTES);
     l->local_bytes = gr_round_up(l->recv_at + l->n_recv * l->recv_stride, PAGE_BYTES);
-    l->inbox_bytes = two_sided ? 0 : n_bulk * l->bulk_stride;
+    if (mode.apart) {
+        l->bulk_stride = GR_VERBS_HEAD_BYTES;
+        l->body_stride = gr_verbs_body_stride(limits->bulk_bytes_max);
+        l->body_at = n_bulk * l->bulk_stride;
+    }
+    l->inbox_bytes = two_sided ? 0 : n_bulk * (l->bulk_stride + (mode.far ? 0 : l->body_stride));
     const size_t gap = l->inbox_bytes == 0 ? 0 : (N_GAP_PAGE + 1) * PAGE_BYTES;
     l->slab_bytes = l->local_bytes + gap + gr_round_up(l->inbox_bytes, PAGE_BYTES);
 }
 
-uint16_t gr_verbs_bulk_slots_within(const struct gr_conn_limits *limits, bool two_sided, size_t bytes)
+size_t gr_verbs_granted_bytes(const struct gr_verbs_layout *l)
+{
+    return l->mode.apart ? l->body_at : l->inbox_bytes;
+}
+
+uint16_t gr_verbs_bulk_slots_within(const struct gr_conn_limits *limits, struct gr_verbs_mode mode, size_t bytes)
 {
     struct gr_conn_limits fit = *limits;
     while (fit.n_bulk_slot > 1) {
         struct gr_verbs_layout l;
-        gr_verbs_layout_init(&l, &fit, two_sided);
+        gr_verbs_layout_init(&l, &fit, mode);
         if (l.local_bytes + l.inbox_bytes + PAGE_BYTES <= bytes) {
             break;
         }
@@ -151,7 +163,7 @@ bool gr_verbs_memory_port_is_up(const struct gr_verbs_memory *m)
     return m->lib->query_port(m->anchor->verbs, m->device.port, &attr) == 0 && attr.state == IBV_PORT_ACTIVE;
 }
 
-void gr_verbs_memory_forget_inbox(struct gr_verbs_memory *m)
+static void forget_host_inbox(struct gr_verbs_memory *m)
 {
     if (m->inbox_mr != NULL) {
         m->lib->dereg_mr(m->inbox_mr);
@@ -159,9 +171,15 @@ void gr_verbs_memory_forget_inbox(struct gr_verbs_memory *m)
     }
 }
 
+void gr_verbs_memory_forget_inbox(struct gr_verbs_memory *m)
+{
+    forget_host_inbox(m);
+    gr_verbs_bodies_forget_inbox(&m->bodies, m->lib);
+}
+
 static void release_slab(struct gr_verbs_memory *m)
 {
-    gr_verbs_memory_forget_inbox(m);
+    forget_host_inbox(m);
     if (m->local_mr != NULL) {
         m->lib->dereg_mr(m->local_mr);
         m->local_mr = NULL;
@@ -188,7 +206,7 @@ static enum gr_status make_slab(struct gr_verbs_memory *m, const struct gr_verbs
 static enum gr_status make_inbox(struct gr_verbs_memory *m)
 {
     const struct gr_verbs_layout *l = &m->layout;
-    gr_verbs_memory_forget_inbox(m);
+    forget_host_inbox(m);
     if (l->inbox_bytes == 0) {
         return GR_OK;
     }
@@ -203,7 +221,8 @@ static bool same_layout(const struct gr_verbs_layout *a, const struct gr_verbs_l
 {
     return a->limits.small_bytes_max == b->limits.small_bytes_max &&
            a->limits.bulk_bytes_max == b->limits.bulk_bytes_max && a->limits.n_small_slot == b->limits.n_small_slot &&
-           a->limits.n_bulk_slot == b->limits.n_bulk_slot && a->two_sided == b->two_sided;
+           a->limits.n_bulk_slot == b->limits.n_bulk_slot && a->mode.two_sided == b->mode.two_sided &&
+           a->mode.apart == b->mode.apart && a->mode.far == b->mode.far;
 }
 
 enum gr_status gr_verbs_memory_layout(struct gr_verbs_memory *m, const struct gr_verbs_layout *layout)
@@ -217,6 +236,7 @@ enum gr_status gr_verbs_memory_layout(struct gr_verbs_memory *m, const struct gr
 void gr_verbs_memory_shrink(struct gr_verbs_memory *m)
 {
     release_slab(m);
+    gr_verbs_bodies_release(&m->bodies, m->lib);
     if (m->pd != NULL) {
         m->lib->dealloc_pd(m->pd);
         m->pd = NULL;

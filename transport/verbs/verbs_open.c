@@ -4,7 +4,7 @@
  *   both      READY    device there, mode, bulk slots that its memory limit allows
  *   acceptor  LISTEN   address, port and nonce for the other one's queue pair
  *             ... queue pairs connect (verbs_cm.c) ...
- *   both      KEYS     inbox: address, key, size; none in two-sided mode
+ *   both      KEYS     inbox: address, key, size; none in two-sided mode; that of bodies, where they are apart
  *             ... one record each way over the queue pairs: the wire carries data ...
  *   both      DONE
  */
@@ -27,6 +27,8 @@
 
 #define STEP_MAGIC 0x53565247u /* "GRVS" */
 #define STEP_BYTES 96u
+#define MODE_TWO_SIDED 1u /* READY: nobody may write into this side's memory */
+#define MODE_APART 2u     /* bodies of bulk frames go apart from their heads: this side has them in far memory */
 /* The peer has proved itself: it may take its time. Queue pairs: two attempts at an address, and the connection. */
 #define OPEN_MS 8000
 #define CONNECT_MS 5000 /* for the connection of queue pairs */
@@ -35,12 +37,13 @@ enum step_kind { STEP_READY = 1, STEP_LISTEN, STEP_KEYS, STEP_DONE };
 
 struct step {
     uint32_t kind, ok;
-    uint32_t two_sided, n_bulk_slot; /* READY */
-    uint32_t family, port;           /* LISTEN: 4 or 6 */
+    struct gr_verbs_mode mode; /* READY: two_sided, apart */
+    uint32_t n_bulk_slot;
+    uint32_t family, port; /* LISTEN: 4 or 6 */
     uint8_t addr[16];
     uint8_t nonce[GR_VERBS_NONCE_BYTES];
-    uint64_t inbox, inbox_bytes; /* KEYS */
-    uint32_t key;
+    uint64_t inbox, inbox_bytes, body; /* KEYS */
+    uint32_t key, body_key;
 };
 
 static const char *const step_names[] = {"", "verbs READY", "verbs LISTEN", "verbs KEYS", "verbs DONE"};
@@ -54,7 +57,7 @@ static enum gr_status write_step(int fd, const struct step *s, uint64_t deadline
     gr_write_u32(&w, STEP_MAGIC);
     gr_write_u16(&w, s->kind);
     gr_write_u16(&w, s->ok);
-    gr_write_u16(&w, s->two_sided);
+    gr_write_u16(&w, (s->mode.two_sided ? MODE_TWO_SIDED : 0) | (s->mode.apart ? MODE_APART : 0));
     gr_write_u16(&w, s->n_bulk_slot);
     gr_write_u16(&w, s->family);
     gr_write_u16(&w, s->port);
@@ -63,6 +66,8 @@ static enum gr_status write_step(int fd, const struct step *s, uint64_t deadline
     gr_write_u64(&w, s->inbox);
     gr_write_u64(&w, s->inbox_bytes);
     gr_write_u32(&w, s->key);
+    gr_write_u64(&w, s->body);
+    gr_write_u32(&w, s->body_key);
     GR_ASSERT(!w.failed);
     return gr_sock_write_peer(fd, out, sizeof(out), deadline_ns, step_names[s->kind]);
 }
@@ -73,7 +78,8 @@ static enum gr_status decode_step(const uint8_t in[STEP_BYTES], enum step_kind k
     const uint32_t magic = gr_read_u32(&r);
     struct step s = {.kind = gr_read_u16(&r)};
     s.ok = gr_read_u16(&r);
-    s.two_sided = gr_read_u16(&r);
+    const uint32_t mode = gr_read_u16(&r);
+    s.mode = (struct gr_verbs_mode){.two_sided = (mode & MODE_TWO_SIDED) != 0, .apart = (mode & MODE_APART) != 0};
     s.n_bulk_slot = gr_read_u16(&r);
     s.family = gr_read_u16(&r);
     s.port = gr_read_u16(&r);
@@ -82,7 +88,9 @@ static enum gr_status decode_step(const uint8_t in[STEP_BYTES], enum step_kind k
     s.inbox = gr_read_u64(&r);
     s.inbox_bytes = gr_read_u64(&r);
     s.key = gr_read_u32(&r);
-    if (magic != STEP_MAGIC || s.kind != (uint32_t)kind || s.ok > 1 || s.two_sided > 1) {
+    s.body = gr_read_u64(&r);
+    s.body_key = gr_read_u32(&r);
+    if (magic != STEP_MAGIC || s.kind != (uint32_t)kind || s.ok > 1 || mode > (MODE_TWO_SIDED | MODE_APART)) {
         log_error("%s: malformed record", step_names[kind]);
         return GR_EPROTO;
     }
@@ -125,18 +133,30 @@ static enum gr_status exchange_step(int fd, struct step *own, enum gr_status own
 /* ---- what this side has ---- */
 
 /* Of two registrations and what the libraries lock themselves; root is not bound by the limit. */
-static uint16_t bulk_slots_allowed(const struct gr_conn_limits *limits, bool two_sided)
+static uint16_t bulk_slots_allowed(const struct gr_conn_limits *limits, struct gr_verbs_mode mode)
 {
     struct rlimit lim;
     if (geteuid() == 0 || getrlimit(RLIMIT_MEMLOCK, &lim) != 0 || lim.rlim_cur == RLIM_INFINITY) {
         return limits->n_bulk_slot;
     }
-    const uint16_t n = gr_verbs_bulk_slots_within(limits, two_sided, (size_t)lim.rlim_cur - lim.rlim_cur / 8);
+    const uint16_t n = gr_verbs_bulk_slots_within(limits, mode, (size_t)lim.rlim_cur - lim.rlim_cur / 8);
     if (n < limits->n_bulk_slot) {
         log_info("verbs: %u bulk slots of %u bytes instead of %u: RLIMIT_MEMLOCK is %llu KiB", n,
                  limits->bulk_bytes_max, limits->n_bulk_slot, (unsigned long long)lim.rlim_cur / 1024);
     }
     return n;
+}
+
+/* Where the options want bodies of bulk frames; a path that does not work is none. */
+static enum gr_status take_far(struct gr_verbs_conn *v, const struct gr_verbs_options *o)
+{
+    struct gr_verbs_memory *m = v->memory;
+    v->require_far = o->far != NULL && o->require_far;
+    if (o->far == NULL || v->base.limits.n_bulk_slot == 0) {
+        gr_verbs_bodies_release(&m->bodies, v->lib);
+        return GR_OK;
+    }
+    return gr_verbs_bodies_make(&m->bodies, v->lib, m->pd, o, &v->base.limits);
 }
 
 static enum gr_status take_device(struct gr_verbs_conn *v, const struct gr_verbs_options *o, uint64_t peer_id,
@@ -148,8 +168,11 @@ static enum gr_status take_device(struct gr_verbs_conn *v, const struct gr_verbs
     if (v->memory == NULL) {
         GR_TRY(gr_verbs_memory_create(v->lib, &device, peer_id, &v->memory));
     }
-    ready->two_sided = o->two_sided || device.iwarp;
-    ready->n_bulk_slot = bulk_slots_allowed(&v->base.limits, ready->two_sided != 0);
+    GR_TRY(take_far(v, o));
+    ready->mode.far = v->memory->bodies.far != NULL;
+    ready->mode.two_sided = o->two_sided || device.iwarp;
+    ready->mode.apart = ready->mode.far && !ready->mode.two_sided;
+    ready->n_bulk_slot = bulk_slots_allowed(&v->base.limits, ready->mode);
     return GR_OK;
 }
 
@@ -167,7 +190,16 @@ static enum gr_status take_memory(struct gr_verbs_conn *v, const struct step *a,
         log_error("verbs READY: the peer offers no bulk slots");
         return GR_EPROTO;
     }
-    gr_verbs_layout_init(&layout, &limits, (a->two_sided | b->two_sided) != 0);
+    const bool two_sided = a->mode.two_sided || b->mode.two_sided;
+    if (two_sided && v->require_far) {
+        log_error("verbs: a two-sided connection receives into the host's memory, which --require-gpudirect forbids: "
+                  "--verbs-mode one_sided at both ends (iWARP cannot)");
+        return GR_EIO;
+    }
+    gr_verbs_layout_init(&layout, &limits,
+                         (struct gr_verbs_mode){.two_sided = two_sided,
+                                                .apart = !two_sided && (a->mode.apart || b->mode.apart),
+                                                .far = a->mode.far});
     GR_TRY(gr_verbs_memory_layout(v->memory, &layout));
     GR_TRY(gr_verbs_conn_init(v));
     struct gr_verbs_link *k = &v->link;
@@ -297,11 +329,16 @@ static enum gr_status first_records(struct gr_verbs_conn *v, bool initiator, uin
 static enum gr_status exchange_keys(struct gr_verbs_conn *v, enum gr_status st, uint64_t deadline_ns)
 {
     struct step own = {.kind = STEP_KEYS}, peer;
-    const size_t inbox_bytes = v->memory->layout.inbox_bytes;
+    const struct gr_verbs_memory *m = v->memory;
+    const size_t inbox_bytes = gr_verbs_granted_bytes(&m->layout);
     if (st == GR_OK && inbox_bytes > 0) {
-        own.inbox = (uintptr_t)v->memory->inbox;
+        own.inbox = (uintptr_t)m->inbox;
         own.inbox_bytes = inbox_bytes;
-        own.key = v->memory->inbox_mr->rkey;
+        own.key = m->inbox_mr->rkey;
+    }
+    if (own.inbox_bytes > 0 && m->layout.mode.apart) {
+        own.body = (uintptr_t)gr_verbs_inbox_bodies(m);
+        own.body_key = m->layout.mode.far ? m->bodies.in_mr->rkey : own.key;
     }
     GR_TRY(exchange_step(v->fd, &own, st, deadline_ns, &peer));
     if (peer.inbox_bytes != inbox_bytes) {
@@ -311,6 +348,8 @@ static enum gr_status exchange_keys(struct gr_verbs_conn *v, enum gr_status st, 
     }
     v->remote_inbox = peer.inbox;
     v->remote_key = peer.key;
+    v->remote_body = peer.body;
+    v->remote_body_key = peer.body_key;
     return GR_OK;
 }
 
@@ -336,11 +375,12 @@ static void say_open(const struct gr_verbs_conn *v)
 {
     const struct gr_verbs_device *d = &v->memory->device;
     log_info("verbs: connection %u: device %s port %u, address %s (GID %d, %s), MTU %d, %u bytes inline, %s, %u+%u "
-             "slots, %zu KiB locked, GPU memory by %s",
+             "slots, %zu KiB locked, rows of bulk frames in %s%s%s",
              v->base.conn_generation, d->name, d->port, d->addr_text, d->gid_index, d->gid_text, d->mtu_bytes,
-             v->link.inline_bytes, v->two_sided ? "two-sided" : "one-sided", v->base.limits.n_small_slot,
+             v->link.inline_bytes, v->mode.two_sided ? "two-sided" : "one-sided", v->base.limits.n_small_slot,
              v->base.limits.n_bulk_slot, (v->memory->layout.local_bytes + v->memory->layout.inbox_bytes) / 1024,
-             gr_gpu_path_name(gr_verbs_probe_gpu_path(v->lib, v->memory->pd)));
+             v->base.far != NULL ? v->base.far->name : "the host's memory", v->base.far != NULL ? " by " : "",
+             v->base.far != NULL ? gr_far_path_name(v->memory->bodies.path) : "");
 }
 
 static enum gr_status open_steps(struct gr_verbs_conn *v, bool initiator, const struct gr_verbs_options *o,

@@ -25,3 +25,9 @@ const struct gr_verbs_options *gr_verbs_configured(void)
 {
     return &configured;
 }
+
+const char *gr_far_path_name(enum gr_far_path path)
+{
+    static const char *const names[GR_N_FAR_PATH] = {"host", "dma-buf", "peer memory", "staging"};
+    return names[path];
+}

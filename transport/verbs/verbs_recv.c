@@ -4,6 +4,8 @@
  * receive is posted again. A bulk frame is copied out: the inbox stays writable by the peer. Decision D-092. */
 #include "transport/verbs/verbs_conn.h"
 
+#include "common/base/bytes.h"
+
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +39,7 @@ static const char *frame_fault(const struct gr_verbs_conn *v, const struct gr_ve
     if (h->bytes > gr_class_bytes_max(&v->base.limits, (int)h->class) - before) {
         return "oversize frame";
     }
-    if (h->more && (!v->two_sided || h->bytes != v->memory->layout.part_bytes)) {
+    if (h->more && (!v->mode.two_sided || h->bytes != v->memory->layout.part_bytes)) {
         return "part of a frame of a wrong size";
     }
     /* A slot that was released is the peer's again only once its credit was returned. */
@@ -50,7 +52,7 @@ static const char *frame_fault(const struct gr_verbs_conn *v, const struct gr_ve
 /* NULL, or what is wrong. Takes the credits. */
 static const char *take_header(struct gr_verbs_conn *v, const struct gr_verbs_header *h)
 {
-    const uint32_t mask = v->two_sided ? UINT32_MAX : GR_VERBS_IMM_SEQUENCE_MASK;
+    const uint32_t mask = v->mode.two_sided ? UINT32_MAX : GR_VERBS_IMM_SEQUENCE_MASK;
     if (h->sequence != (v->recv_sequence & mask)) {
         return "wrong sequence number";
     }
@@ -74,16 +76,35 @@ static const char *take_header(struct gr_verbs_conn *v, const struct gr_verbs_he
 
 /* ---- frames ---- */
 
-/* from: in the inbox or in a receive; as many bytes as the device said came. */
-static void take_bulk(struct gr_verbs_conn *v, const struct gr_verbs_header *h, const uint8_t *from)
+/* Adds bytes to the copy: its head is memory of the host, its body may be far, as may be `from`, which is one of both.
+ */
+static void add_bytes(struct gr_verbs_conn *v, const uint8_t *from, uint32_t bytes)
+{
+    const struct gr_far_memory *far = v->base.far;
+    uint8_t *whole = gr_verbs_copy_of(v, v->bulk_slot), *body = gr_verbs_copy_body(v, v->bulk_slot);
+    const uint32_t at = v->bulk_bytes;
+    const uint32_t here = body == NULL ? bytes : GR_MIN(bytes, GR_BULK_HEAD_BYTES - GR_MIN(at, GR_BULK_HEAD_BYTES));
+    memcpy(whole + at, from, here);
+    if (here < bytes && far->copy(far->ctx, body + (at + here - GR_BULK_HEAD_BYTES), from + here, bytes - here) != 0) {
+        gr_verbs_lose(v, true, "the memory that holds its frames failed");
+    }
+    v->bulk_bytes += bytes;
+}
+
+static void begin_bulk(struct gr_verbs_conn *v)
 {
     if (!v->in_bulk) {
         v->bulk_slot = gr_verbs_slot_take(&v->bulk);
         v->bulk_bytes = 0;
         v->in_bulk = true;
     }
-    memcpy(gr_verbs_copy_of(v, v->bulk_slot) + v->bulk_bytes, from, h->bytes);
-    v->bulk_bytes += h->bytes;
+}
+
+/* from: in the inbox or in a receive; as many bytes as the device said came. */
+static void take_bulk(struct gr_verbs_conn *v, const struct gr_verbs_header *h, const uint8_t *from)
+{
+    begin_bulk(v);
+    add_bytes(v, from, h->bytes);
     if (!h->more) {
         gr_verbs_slot_push(&v->bulk, v->bulk_slot, v->bulk_bytes);
         v->in_bulk = false;
@@ -96,15 +117,37 @@ static const char *read_header(const struct gr_verbs_conn *v, const struct ibv_w
                                struct gr_verbs_header *out)
 {
     const bool beside = (wc->wc_flags & IBV_WC_WITH_IMM) != 0;
-    bool good = beside && !v->two_sided && gr_verbs_imm_decode(ntohl(wc->imm_data), wc->byte_len, out);
-    if (v->two_sided && !beside && wc->byte_len >= GR_VERBS_HEADER_BYTES) {
+    bool good = beside && !v->mode.two_sided && gr_verbs_imm_decode(ntohl(wc->imm_data), wc->byte_len, out);
+    if (v->mode.two_sided && !beside && wc->byte_len >= GR_VERBS_HEADER_BYTES) {
         good = gr_verbs_header_decode(payload - GR_VERBS_HEADER_BYTES, out);
     }
     if (!good) {
         return "malformed header";
     }
     /* Its own words: a device can be at fault, too (soft RoCE: decision D-095). */
-    return v->two_sided && wc->byte_len != GR_VERBS_HEADER_BYTES + out->bytes ? "record of a wrong length" : NULL;
+    return v->mode.two_sided && wc->byte_len != GR_VERBS_HEADER_BYTES + out->bytes ? "record of a wrong length" : NULL;
+}
+
+/* The frame whose body has been written into a slot of the inbox, as the header says: its length and head were before
+ * it. The peer could still write them, so they are read once. */
+static const char *take_apart(struct gr_verbs_conn *v, const struct gr_verbs_header *h, uint32_t slot)
+{
+    const struct gr_verbs_layout *l = &v->memory->layout;
+    const struct gr_far_memory *far = v->base.far;
+    uint8_t head[GR_VERBS_HEAD_BYTES];
+    memcpy(head, v->memory->inbox + slot * l->bulk_stride, sizeof(head));
+    struct gr_reader r = {.p = head, .len = sizeof(head)};
+    const uint32_t bytes = gr_read_u32(&r);
+    if (bytes > v->base.limits.bulk_bytes_max || gr_verbs_body_bytes(bytes) != h->bytes) {
+        return "record of a wrong length";
+    }
+    if (far != NULL && far->arrived(far->ctx) != GR_OK) {
+        gr_verbs_lose(v, true, "the memory that holds its frames failed");
+    }
+    begin_bulk(v);
+    add_bytes(v, head + GR_VERBS_LENGTH_BYTES, bytes - h->bytes);
+    take_bulk(v, h, gr_verbs_inbox_bodies(v->memory) + slot * l->body_stride);
+    return NULL;
 }
 
 /* A WRITE_WITH_IMM: the receive only tells that it came. Where it went is taken for granted, not believed: what is not
@@ -112,7 +155,7 @@ static const char *read_header(const struct gr_verbs_conn *v, const struct ibv_w
 static const char *take_written(struct gr_verbs_conn *v, const struct ibv_wc *wc, struct gr_verbs_header *h)
 {
     const uint32_t n_slot = v->base.limits.n_bulk_slot;
-    if (v->two_sided || n_slot == 0) {
+    if (v->mode.two_sided || n_slot == 0) {
         return "write where nothing was granted";
     }
     const char *fault = read_header(v, wc, NULL, h);
@@ -122,10 +165,15 @@ static const char *take_written(struct gr_verbs_conn *v, const struct ibv_wc *wc
     if (fault == NULL) {
         fault = take_header(v, h);
     }
-    if (fault == NULL) {
-        take_bulk(v, h, v->memory->inbox + v->n_bulk_received % n_slot * v->memory->layout.bulk_stride);
+    if (fault != NULL) {
+        return fault;
     }
-    return fault;
+    const uint32_t slot = v->n_bulk_received % n_slot;
+    if (v->mode.apart) {
+        return take_apart(v, h, slot);
+    }
+    take_bulk(v, h, v->memory->inbox + slot * v->memory->layout.bulk_stride);
+    return NULL;
 }
 
 /* NULL, or what is wrong. *keep_out: the receive is a small frame now. */
@@ -134,7 +182,7 @@ static const char *take_sent(struct gr_verbs_conn *v, const struct ibv_wc *wc, u
 {
     const uint8_t *p = gr_verbs_recv_slot(v->memory, slot);
     const char *fault = read_header(v, wc, p, h);
-    if (fault == NULL && h->class == GR_FRAME_BULK && !v->two_sided) {
+    if (fault == NULL && h->class == GR_FRAME_BULK && !v->mode.two_sided) {
         fault = "malformed header";
     }
     if (fault == NULL) {

@@ -2,6 +2,8 @@
  */
 #include "transport/verbs/verbs_conn.h"
 
+#include "common/base/bytes.h"
+
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,7 +61,8 @@ struct record {
     uint32_t slot;
     uint8_t *header; /* two-sided: where it goes */
     uint8_t *payload;
-    uint32_t bytes;
+    uint8_t *body; /* where the payload goes on after its first body_at bytes; NULL: it is in one piece */
+    uint32_t bytes, body_at;
     bool more;
 };
 
@@ -88,6 +91,34 @@ static struct ibv_sge sge_of(const struct gr_verbs_conn *v, const uint8_t *p, ui
     return (struct ibv_sge){.addr = (uintptr_t)p, .length = bytes, .lkey = v->memory->local_mr->lkey};
 }
 
+static void add_piece(struct ibv_send_wr *wr, struct ibv_sge sge)
+{
+    if (sge.length > 0) {
+        wr->sg_list[wr->num_sge++] = sge;
+    }
+}
+
+/* A payload in its pieces. Only what is in the host's memory may be inlined: the processor copies it. */
+static void add_payload(const struct gr_verbs_conn *v, const struct record *r, struct ibv_send_wr *wr)
+{
+    const uint32_t here = r->body != NULL ? GR_MIN(r->bytes, r->body_at) : r->bytes;
+    add_piece(wr, sge_of(v, r->payload, here));
+    if (here < r->bytes) {
+        struct ibv_sge sge = sge_of(v, r->body, r->bytes - here);
+        sge.lkey = v->memory->bodies.out_mr->lkey;
+        add_piece(wr, sge);
+    }
+}
+
+static void allow_inline(struct gr_verbs_conn *v, const struct record *r, struct ibv_send_wr *wr, uint32_t length)
+{
+    const bool far = r->body != NULL && r->bytes > r->body_at;
+    if (length > 0 && length <= v->link.inline_bytes && !far) {
+        wr->send_flags |= IBV_SEND_INLINE;
+        v->stats.n_inline++;
+    }
+}
+
 /* The header is the immediate data. A record without a payload has no element: some devices take a length of 0 for the
  * most there is. */
 static uint32_t fill_beside(struct gr_verbs_conn *v, const struct record *r, struct ibv_send_wr *wr)
@@ -95,13 +126,14 @@ static uint32_t fill_beside(struct gr_verbs_conn *v, const struct record *r, str
     const struct gr_verbs_header h = header_of(v, r);
     wr->imm_data = htonl(gr_verbs_imm_encode(&h));
     wr->opcode = IBV_WR_SEND_WITH_IMM;
-    wr->num_sge = r->bytes > 0 ? 1 : 0;
-    wr->sg_list[0] = sge_of(v, r->payload, r->bytes);
+    add_payload(v, r, wr);
     if (r->kind == GR_VERBS_OUT_BULK) {
+        const struct gr_verbs_layout *l = &v->memory->layout;
+        const uint32_t slot = v->n_bulk_sent % v->base.limits.n_bulk_slot;
         wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
         wr->wr.rdma.remote_addr =
-            v->remote_inbox + v->n_bulk_sent % v->base.limits.n_bulk_slot * v->memory->layout.bulk_stride;
-        wr->wr.rdma.rkey = v->remote_key;
+            l->mode.apart ? v->remote_body + slot * l->body_stride : v->remote_inbox + slot * l->bulk_stride;
+        wr->wr.rdma.rkey = l->mode.apart ? v->remote_body_key : v->remote_key;
     }
     return r->bytes;
 }
@@ -110,12 +142,13 @@ static uint32_t fill_in_front(struct gr_verbs_conn *v, const struct record *r, s
 {
     const struct gr_verbs_header h = header_of(v, r);
     const uint32_t length = GR_VERBS_HEADER_BYTES + r->bytes;
-    const bool whole = r->header + GR_VERBS_HEADER_BYTES == r->payload;
+    const bool whole = r->header + GR_VERBS_HEADER_BYTES == r->payload && r->body == NULL;
     gr_verbs_header_encode(&h, r->header);
     wr->opcode = IBV_WR_SEND;
-    wr->num_sge = whole ? 1 : GR_VERBS_N_SEND_SGE;
-    wr->sg_list[0] = sge_of(v, r->header, whole ? length : GR_VERBS_HEADER_BYTES);
-    wr->sg_list[1] = sge_of(v, r->payload, r->bytes);
+    add_piece(wr, sge_of(v, r->header, whole ? length : GR_VERBS_HEADER_BYTES));
+    if (!whole) {
+        add_payload(v, r, wr);
+    }
     return length;
 }
 
@@ -126,11 +159,7 @@ static void add_record(struct gr_verbs_conn *v, struct batch *b, const struct re
     *wr = (struct ibv_send_wr){.wr_id = GR_VERBS_SEND_WR_BIT | (v->n_posted + i), .sg_list = b->sge[i]};
     b->sent[i] = (struct gr_verbs_sent){
         .kind = (uint8_t)r->kind, .slot = (uint16_t)r->slot, .bytes = r->bytes, .last = !r->more};
-    const uint32_t length = v->two_sided ? fill_in_front(v, r, wr) : fill_beside(v, r, wr);
-    if (length > 0 && length <= v->link.inline_bytes) {
-        wr->send_flags |= IBV_SEND_INLINE;
-        v->stats.n_inline++;
-    }
+    allow_inline(v, r, wr, v->mode.two_sided ? fill_in_front(v, r, wr) : fill_beside(v, r, wr));
     if (r->kind == GR_VERBS_OUT_BULK || ++v->n_since_signal >= v->memory->layout.signal_interval) {
         wr->send_flags |= IBV_SEND_SIGNALED;
         v->n_since_signal = 0;
@@ -156,29 +185,64 @@ static void add_small(struct gr_verbs_conn *v, struct batch *b)
     }
 }
 
-/* One record: a frame, or in two-sided mode a part of one; a further part's header lies apart from its payload.
- * false: no more now. */
+/* Bodies apart: the frame's length and head are written first. The peer looks at them when the body's record has come,
+ * which a queue pair delivers after them. The slot comes free with that record. */
+static void add_head(struct gr_verbs_conn *v, struct batch *b, uint32_t slot, uint32_t frame_bytes)
+{
+    const uint32_t i = b->n++, length = GR_VERBS_LENGTH_BYTES + GR_MIN(frame_bytes, GR_BULK_HEAD_BYTES);
+    uint8_t *p = gr_verbs_out_slot(v->memory, GR_VERBS_OUT_BULK, slot) - GR_VERBS_LENGTH_BYTES;
+    struct gr_writer w = {.p = p, .cap = GR_VERBS_LENGTH_BYTES};
+    gr_write_u32(&w, frame_bytes);
+    struct ibv_send_wr *wr = &b->wr[i];
+    *wr = (struct ibv_send_wr){
+        .wr_id = GR_VERBS_SEND_WR_BIT | (v->n_posted + i), .sg_list = b->sge[i], .opcode = IBV_WR_RDMA_WRITE};
+    wr->wr.rdma.remote_addr =
+        v->remote_inbox + v->n_bulk_sent % v->base.limits.n_bulk_slot * v->memory->layout.bulk_stride;
+    wr->wr.rdma.rkey = v->remote_key;
+    wr->send_flags = length <= v->link.inline_bytes ? IBV_SEND_INLINE : 0;
+    add_piece(wr, sge_of(v, p, length));
+    b->sent[i] = (struct gr_verbs_sent){.kind = GR_N_VERBS_OUT};
+}
+
+/* What of the first queued bulk frame goes next: bytes from v->bulk_at on. */
+static struct record next_of_bulk(const struct gr_verbs_conn *v, uint32_t slot, uint32_t bytes)
+{
+    uint8_t *p = gr_verbs_out_slot(v->memory, GR_VERBS_OUT_BULK, slot), *body = gr_verbs_out_body(v, slot);
+    const uint32_t i_part = v->mode.two_sided ? v->bulk_at / v->memory->layout.part_bytes : 0;
+    const uint32_t here = GR_BULK_HEAD_BYTES - GR_MIN(v->bulk_at, GR_BULK_HEAD_BYTES); /* of the head */
+    return (struct record){.kind = GR_VERBS_OUT_BULK,
+                           .slot = slot,
+                           .header = p - (i_part + 1) * GR_VERBS_HEADER_BYTES,
+                           .payload = p + v->bulk_at,
+                           .body = body != NULL ? body + (v->bulk_at + here - GR_BULK_HEAD_BYTES) : NULL,
+                           .body_at = here,
+                           .bytes = bytes};
+}
+
+/* One record: a frame or, with its head in another, its body; in two-sided mode a part of one, and a further part's
+ * header lies apart from its payload. false: no more now. */
 static bool add_bulk(struct gr_verbs_conn *v, struct batch *b)
 {
     struct gr_verbs_slots *s = &v->out[GR_VERBS_OUT_BULK];
-    if (s->n_queued == 0 || b->n == N_BATCH || n_wr_room(v, b) <= N_WR_RESERVED) {
+    if (s->n_queued == 0 || b->n + 2 > N_BATCH || n_wr_room(v, b) <= N_WR_RESERVED + 1) {
         return false;
     }
-    const uint32_t slot = gr_verbs_slot_peek(s), left = s->bytes[slot] - v->bulk_at;
-    const uint32_t bytes = v->two_sided ? GR_MIN(left, v->memory->layout.part_bytes) : left;
+    const uint32_t slot = gr_verbs_slot_peek(s), frame_bytes = s->bytes[slot];
+    if (v->mode.apart) {
+        v->bulk_at = GR_MIN(frame_bytes, GR_BULK_HEAD_BYTES);
+    }
+    const uint32_t left = frame_bytes - v->bulk_at;
+    const uint32_t bytes = v->mode.two_sided ? GR_MIN(left, v->memory->layout.part_bytes) : left;
     if (v->bulk_in_flight > 0 && v->bulk_in_flight + bytes > BULK_WINDOW_BYTES) {
         return false;
     }
-    uint8_t *p = gr_verbs_out_slot(v->memory, GR_VERBS_OUT_BULK, slot);
-    const uint32_t i_part = v->two_sided ? v->bulk_at / v->memory->layout.part_bytes : 0;
+    if (v->mode.apart) {
+        add_head(v, b, slot, frame_bytes);
+    }
+    struct record r = next_of_bulk(v, slot, bytes);
+    r.more = bytes < left;
     v->bulk_in_flight += GR_VERBS_HEADER_BYTES + bytes;
-    add_record(v, b,
-               &(struct record){.kind = GR_VERBS_OUT_BULK,
-                                .slot = slot,
-                                .header = p - (i_part + 1) * GR_VERBS_HEADER_BYTES,
-                                .payload = p + v->bulk_at,
-                                .bytes = bytes,
-                                .more = bytes < left});
+    add_record(v, b, &r);
     v->bulk_at += bytes;
     if (bytes == left) {
         (void)gr_verbs_slot_pop(s);
@@ -204,7 +268,7 @@ static void book(struct gr_verbs_conn *v, const struct batch *b)
     for (uint32_t i = 0; i < b->n; i++) {
         struct gr_verbs_sent sent = b->sent[i];
         const bool left = (b->wr[i].send_flags & IBV_SEND_INLINE) != 0 || b->wr[i].num_sge == 0;
-        if (left && sent.kind != GR_VERBS_OUT_BULK) {
+        if (left && sent.kind < GR_N_VERBS_OUT && sent.kind != GR_VERBS_OUT_BULK) {
             gr_verbs_slot_free(&v->out[sent.kind], sent.slot);
             sent.kind = GR_N_VERBS_OUT;
         }
