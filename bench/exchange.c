@@ -111,6 +111,11 @@ static enum gr_status send_number(struct gr_end *e, enum gr_frame_class class, u
     GR_TRY(obtain(e, class, bytes, &f));
     struct gr_writer w = {.p = f.data, .cap = f.bytes};
     gr_write_u64(&w, number);
+    const enum gr_status st = gr_rows_put(&e->rows, &f, bytes);
+    if (st != GR_OK) {
+        gr_conn_abandon(e->conn, &f);
+        return st;
+    }
     return gone(gr_conn_send(e->conn, &f, bytes));
 }
 
@@ -121,7 +126,9 @@ static enum gr_status expect_number(struct gr_end *e, uint32_t bytes, uint64_t n
     struct gr_reader r = {.p = f.data, .len = f.bytes};
     const uint32_t got_bytes = f.bytes;
     const uint64_t got = gr_read_u64(&r);
+    const enum gr_status st = gr_rows_get(&e->rows, &f);
     gr_conn_release(e->conn, &f);
+    GR_TRY(st);
     if (got_bytes == bytes && got == number) {
         return GR_OK;
     }
@@ -260,9 +267,9 @@ static enum gr_status far_loop(struct gr_end *e, const struct gr_step *s)
     return GR_OK;
 }
 
-enum gr_status gr_far_serve(struct gr_conn *c, bool *more_out)
+enum gr_status gr_far_serve(struct gr_conn *c, const struct gr_rows *rows, bool *more_out)
 {
-    struct gr_end e = {.conn = c};
+    struct gr_end e = {.conn = c, .rows = *rows};
     for (;;) {
         struct gr_step s;
         uint32_t flags;

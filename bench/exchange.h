@@ -1,11 +1,13 @@
 /* What flows on an open connection while graft-bench transport measures it. The near end has the clock and says each
  * step in a frame of its own; the far end answers as told until the near end says bye. Payloads are neither written nor
  * read beyond their first eight bytes, as perftest's are not: what is timed is moving them, with the credits,
- * sequence numbers and copies that the transport makes for any frame. */
+ * sequence numbers and copies that the transport makes for any frame; and, where the ends have rows on a device
+ * (bench/rows.h), the copies between them and the frames. */
 #ifndef GR_BENCH_EXCHANGE_H
 #define GR_BENCH_EXCHANGE_H
 
 #include "bench/options/options.h"
+#include "bench/rows.h"
 #include "transport/transport.h"
 
 /* n times: `up` bytes there, `down` bytes back (0: nothing) and a bulk frame of `bulk` bytes after them (0: none).
@@ -18,6 +20,7 @@ struct gr_step {
 
 struct gr_end {
     struct gr_conn *conn; /* borrowed */
+    struct gr_rows rows;  /* borrowed */
     bool busy;
     bool stuck; /* output is left: flush */
 };
@@ -28,6 +31,6 @@ GR_NODISCARD enum gr_status gr_near_run(struct gr_end *e, const struct gr_step *
 /* more: another connection will follow. Returns when the far end has heard it and closed its own. */
 GR_NODISCARD enum gr_status gr_near_bye(struct gr_end *e, bool more);
 /* Answers until bye; the connection is then to be closed. */
-GR_NODISCARD enum gr_status gr_far_serve(struct gr_conn *c, bool *more_out);
+GR_NODISCARD enum gr_status gr_far_serve(struct gr_conn *c, const struct gr_rows *rows, bool *more_out);
 
 #endif

@@ -73,7 +73,7 @@ static enum gr_status accept_one(struct gr_links *l, int listen_fd, int timeout_
 }
 
 /* One connection after the other, until the last one's bye. */
-static enum gr_status serve(struct gr_links *l, int listen_fd)
+static enum gr_status serve(struct gr_links *l, int listen_fd, const struct gr_rows *rows)
 {
     bool more = true;
     for (int timeout_ms = -1; more; timeout_ms = NEXT_MS) {
@@ -83,14 +83,14 @@ static enum gr_status serve(struct gr_links *l, int listen_fd)
             st = accept_one(l, listen_fd, timeout_ms, &conn);
         } while (st == GR_AGAIN);
         GR_TRY(st);
-        st = gr_far_serve(conn, &more);
+        st = gr_far_serve(conn, rows, &more);
         gr_conn_close(conn);
         GR_TRY(st);
     }
     return GR_OK;
 }
 
-enum gr_status gr_far_listen(const char *address)
+enum gr_status gr_far_listen(const struct gr_bench_options *o)
 {
     struct gr_links l = {0};
     int fd = -1;
@@ -99,15 +99,32 @@ enum gr_status gr_far_listen(const char *address)
         log_error("--listen needs a shared key: graft serve --make-key FILE makes one, GRAFT_KEY_FILE names it");
     }
     GR_TRY(key);
-    GR_TRY(gr_tcp_listen(address, &fd, l.address));
-    printf("listening on %s\n", l.address);
-    fflush(stdout);
-    const enum gr_status st = serve(&l, fd);
-    close(fd);
+    struct gr_rows rows;
+    GR_TRY(gr_rows_open(o, &rows));
+    enum gr_status st = gr_tcp_listen(o->listen, &fd, l.address);
+    if (st == GR_OK) {
+        printf("listening on %s\n", l.address);
+        fflush(stdout);
+        st = serve(&l, fd, &rows);
+        close(fd);
+    }
+    gr_rows_close(&rows);
     return st;
 }
 
-static enum gr_status fork_far(struct gr_links *l)
+/* The near end has opened its device when it calls, so what is wrong with it is said once. */
+static enum gr_status serve_near(struct gr_links *l, int listen_fd, const struct gr_bench_options *o)
+{
+    struct gr_rows rows;
+    struct pollfd p = {.fd = listen_fd, .events = POLLIN};
+    (void)poll(&p, 1, -1);
+    GR_TRY(gr_rows_open(o, &rows));
+    const enum gr_status st = serve(l, listen_fd, &rows);
+    gr_rows_close(&rows);
+    return st;
+}
+
+static enum gr_status fork_far(struct gr_links *l, const struct gr_bench_options *o)
 {
     int fd = -1;
     char hex[2 * GR_KEY_BYTES + 1];
@@ -123,17 +140,18 @@ static enum gr_status fork_far(struct gr_links *l)
     }
     if (l->far == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(getppid() == parent && serve(l, fd) == GR_OK ? 0 : 1);
+        _exit(getppid() == parent && serve_near(l, fd, o) == GR_OK ? 0 : 1);
     }
     close(fd);
     return GR_OK;
 }
 
-enum gr_status gr_links_start(struct gr_links *l, const char *peer)
+enum gr_status gr_links_start(struct gr_links *l, const struct gr_bench_options *o)
 {
+    const char *peer = o->peer;
     *l = (struct gr_links){0};
     if (peer == NULL) {
-        return fork_far(l);
+        return fork_far(l, o);
     }
     if (strlen(peer) >= sizeof(l->address)) {
         log_error("--peer %s: longer than %zu bytes", peer, sizeof(l->address) - 1);
@@ -167,9 +185,10 @@ struct gr_link_far {
 
 static void *far_thread(void *data)
 {
+    const struct gr_rows none = {.far = NULL}; /* loop is not measured with rows on a device */
     struct gr_link_far *far = data;
     bool more = false;
-    if (gr_far_serve(far->conn, &more) != GR_OK) { /* logged; the near end sees the connection end */
+    if (gr_far_serve(far->conn, &none, &more) != GR_OK) { /* logged; the near end sees the connection end */
     }
     gr_conn_close(far->conn);
     return NULL;

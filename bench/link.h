@@ -14,8 +14,9 @@ struct gr_links {
     uint32_t generation;
 };
 
-/* peer: HOST:PORT of one that listens, with the key of the environment; NULL: forks one. */
-GR_NODISCARD enum gr_status gr_links_start(struct gr_links *l, const char *peer);
+/* To the one that listens at --peer, with the key of the environment; without --peer forks one, whose rows are on
+ * --device as well. No device is open yet. */
+GR_NODISCARD enum gr_status gr_links_start(struct gr_links *l, const struct gr_bench_options *o);
 /* Ends and reaps the far process if it is ours. */
 void gr_links_stop(struct gr_links *l);
 
@@ -28,6 +29,6 @@ GR_NODISCARD enum gr_status gr_link_open(struct gr_links *l, enum gr_transport_k
 void gr_link_close(struct gr_link *l);
 
 /* The far end of another graft-bench: prints where it listens and serves one that measures, until its bye. */
-GR_NODISCARD enum gr_status gr_far_listen(const char *address);
+GR_NODISCARD enum gr_status gr_far_listen(const struct gr_bench_options *o);
 
 #endif

@@ -4,6 +4,7 @@
  * rows back. The two ends are processes, of loop threads. bench/exchange.h says what flows. */
 #include "bench/bench.h"
 #include "bench/link.h"
+#include "common/base/device.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
 #include "common/protocol/wire.h"
@@ -28,6 +29,8 @@ struct bench {
     double *sample; /* (n_warmup + n_iter) owned: microseconds */
     struct gr_table table;
     struct gr_links links;
+    struct gr_rows rows;
+    char path[48]; /* of the connection that is measured */
 };
 
 /* ---- one row ---- */
@@ -39,6 +42,7 @@ static void print_row(struct bench *b, const char *transport, const char *test, 
     const int n = (int)b->n_iter;
     const double median = gr_median(s, n); /* sorts */
     gr_table_text(&b->table, transport);
+    gr_table_text(&b->table, b->path);
     gr_table_text(&b->table, test);
     gr_table_number(&b->table, bytes, 0);
     gr_table_number(&b->table, n, 0);
@@ -88,7 +92,8 @@ static enum gr_status measure_round(struct bench *b, struct gr_end *e)
 
 static enum gr_status measure(struct bench *b, struct gr_conn *conn, bool more)
 {
-    struct gr_end e = {.conn = conn, .busy = b->busy};
+    struct gr_end e = {.conn = conn, .rows = b->rows, .busy = b->busy};
+    gr_rows_path(&b->rows, conn, b->path);
     for (int i = 0; b->ping && i < b->o.frames.n; i++) {
         GR_TRY(measure_size(b, &e, (uint32_t)b->o.frames.value[i]));
     }
@@ -113,18 +118,21 @@ static enum gr_status measure_kind(struct bench *b, int i)
 
 static enum gr_status run(struct bench *b, enum gr_table_format format)
 {
-    static const char *const columns[] = {"transport", "test", "bytes", "n", "min_us", "median_us", "p99_us", "per_s"};
-    char note[160];
+    static const char *const columns[] = {"transport", "rows",      "test",   "bytes", "n",
+                                          "min_us",    "median_us", "p99_us", "per_s"};
+    char note[240];
     b->sample = calloc((size_t)b->n_warmup + b->n_iter, sizeof(*b->sample));
     if (b->sample == NULL) {
         log_error("out of memory");
         return GR_ENOMEM;
     }
-    GR_TRY(gr_links_start(&b->links, b->o.peer));
+    GR_TRY(gr_links_start(&b->links, &b->o));
     snprintf(note, sizeof(note),
              "ping: RTT/2; round: %d nodes there, verdict and %d x %u bytes of features back, whole; "
-             "per_s: frames one way (round: rounds); %s",
-             GR_NODE_MAX, GR_STEP_PATH, b->n_row_byte, b->busy ? "busy-polled" : "asleep in poll");
+             "per_s: frames one way (round: rounds); %s%s",
+             GR_NODE_MAX, GR_STEP_PATH, b->n_row_byte, b->busy ? "busy-polled" : "asleep in poll",
+             b->o.device != GR_DEVICE_CPU ? "; rows of bulk frames begin and end in that memory" : "");
+    GR_TRY(gr_rows_open(&b->o, &b->rows));
     gr_table_begin(&b->table, format, stdout, "transport", note, columns, (int)GR_ARRAY_LEN(columns));
     enum gr_status st = GR_OK;
     for (int i = 0; i < b->n_kind && st == GR_OK; i++) {
@@ -146,6 +154,10 @@ static bool take_kind(struct bench *b, enum gr_transport_kind kind)
         log_error("--transport: loop is within one process and has no --peer");
         return false;
     }
+    if (kind == GR_TRANSPORT_LOOP && b->o.device != GR_DEVICE_CPU) {
+        log_error("--transport: loop is within one process, whose rows stay where they are: not with --device");
+        return false;
+    }
     b->kind[b->n_kind++] = kind;
     return true;
 }
@@ -161,8 +173,12 @@ static bool take_kinds(struct bench *b)
     if (list->n == 0 && b->o.peer != NULL) {
         return take_kind(b, GR_TRANSPORT_TCP);
     }
-    for (size_t i = 0; list->n == 0 && i < GR_ARRAY_LEN(usual); i++) {
+    const bool on_device = b->o.device != GR_DEVICE_CPU;
+    for (size_t i = on_device ? 1 : 0; list->n == 0 && i < GR_ARRAY_LEN(usual); i++) {
         fits = take_kind(b, usual[i]) && fits;
+    }
+    if (list->n == 0 && on_device && (b->o.require_gpudirect || gr_verbs_worth_offering(gr_verbs_configured()))) {
+        fits = take_kind(b, GR_TRANSPORT_VERBS) && fits;
     }
     return fits;
 }
@@ -184,6 +200,11 @@ static bool is_alone(const struct gr_bench_options *o)
 static bool prepare(struct bench *b)
 {
     const struct gr_bench_options *o = &b->o;
+    gr_rows_configure(o);
+    if (o->require_gpudirect && o->device == GR_DEVICE_CPU) {
+        log_error("--require-gpudirect: --device cpu has no memory of a GPU");
+        return false;
+    }
     if (o->listen != NULL) {
         return is_alone(o);
     }
@@ -224,9 +245,10 @@ int gr_bench_transport(int argc, char **argv)
     gr_verbs_prepare();
     enum gr_status st = GR_EIO;
     if (sodium_init() >= 0) {
-        st = b.o.listen != NULL ? gr_far_listen(b.o.listen) : run(&b, gr_bench_format(&b.o));
+        st = b.o.listen != NULL ? gr_far_listen(&b.o) : run(&b, gr_bench_format(&b.o));
     }
     gr_links_stop(&b.links);
+    gr_rows_close(&b.rows);
     free(b.sample);
     return st == GR_OK ? 0 : gr_program_refused(st);
 }

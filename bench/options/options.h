@@ -45,6 +45,7 @@ enum gr_bench_decoding { GR_BENCH_PLAIN, GR_BENCH_TREES };
 enum gr_bench_test { GR_BENCH_PING, GR_BENCH_ROUND };
 enum gr_bench_launcher { GR_BENCH_BY_AUTO, GR_BENCH_BY_NONE, GR_BENCH_BY_MPIRUN, GR_BENCH_BY_SRUN };
 enum gr_bench_plots { GR_BENCH_PLOTS_SVG, GR_BENCH_PLOTS_PNG, GR_BENCH_PLOTS_NONE };
+enum gr_bench_verbs_mode { GR_BENCH_ONE_SIDED, GR_BENCH_TWO_SIDED };
 enum gr_bench_tuned { GR_BENCH_GEMM, GR_BENCH_ATTENTION };
 
 /* The rows' numbers: GR_BENCH_OPTION_model ... */

@@ -12,7 +12,8 @@
 #define GR_FAR_PAGE_BYTES 65536u /* what is taken begins and ends on: a page of NVIDIA's GPUs */
 
 struct gr_far_memory {
-    const char *name; /* "cuda:0" */
+    const char *name;  /* "cuda:0" */
+    const char *unfit; /* why no other device may be told to use it, static text; NULL: one may */
     void *ctx;
     /* bytes: a multiple of GR_FAR_PAGE_BYTES. Not in a round. */
     enum gr_status (*take)(void *ctx, size_t bytes, uint8_t **out);

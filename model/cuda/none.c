@@ -1,6 +1,7 @@
 /* In builds without CUDA. */
 #include "common/base/log.h"
 #include "model/cuda/eagle3.h"
+#include "model/cuda/far_memory.h"
 #include "model/cuda/llama.h"
 #include "common/base/device.h"
 
@@ -45,4 +46,15 @@ enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, dou
     (void)read_bytes_per_s;
     (void)flops;
     return not_built(device);
+}
+
+enum gr_status gr_cuda_far_memory_open(int index, const struct gr_far_memory **out)
+{
+    (void)out;
+    return not_built(index);
+}
+
+void gr_cuda_far_memory_close(const struct gr_far_memory *memory)
+{
+    (void)memory;
 }

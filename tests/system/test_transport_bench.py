@@ -85,7 +85,18 @@ def markdown_by_default():
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 7 and "RTT/2" in lines[2], lines
-    assert [x.strip() for x in lines[3].split("|")[1:3]] == ["transport", "test"], lines
+    assert [x.strip() for x in lines[3].split("|")[1:4]] == ["transport", "rows", "test"], lines
+
+
+@case
+def rows_on_a_device():
+    """Where there is none, one line; what cannot be is refused before anything is started."""
+    one_line(bench("--device", "cuda:99", "--transport", "tcp"), 1, "cuda:99")
+    one_line(bench("--device", "cuda:0", "--transport", "loop"), 2, "loop", "--device")
+    one_line(bench("--require-gpudirect"), 2, "--require-gpudirect", "--device")
+    one_line(bench("--listen", "127.0.0.1:0", "--device", "cuda:99", key=KEY), 1, "cuda:99")
+    done = bench("--json", "--transport", "shm", "--sizes", "64", "--iters", "5")
+    assert {r["rows"] for r in json.loads(done.stdout)["rows"]} == {"host"}, done
 
 
 @case

@@ -75,6 +75,8 @@ static void run(struct test_far_op *list, int *n)
     *n = 0;
 }
 
+void (*test_far_move)(void *to, const void *from, size_t bytes);
+
 void test_far_write(void *to, const void *from, size_t bytes)
 {
     pthread_mutex_lock(&lock);
@@ -82,6 +84,8 @@ void test_far_write(void *to, const void *from, size_t bytes)
     const struct test_far_op op = {.to = alias_of(to), .from = alias_of(from), .bytes = bytes};
     if (r != NULL && r->of->guarded) {
         add(r->of->written, &r->of->n_written, op, true);
+    } else if (r == NULL && find(from) == NULL && test_far_move != NULL) {
+        test_far_move(to, from, bytes);
     } else {
         memcpy(op.to, op.from, bytes);
     }

@@ -34,5 +34,7 @@ uint8_t *test_far_at(const void *p);
 bool test_far_is(const void *p);
 /* What a device in memory does. */
 void test_far_write(void *to, const void *from, size_t bytes);
+/* How it moves bytes where neither address is of a memory of this file; NULL: memcpy. */
+extern void (*test_far_move)(void *to, const void *from, size_t bytes);
 
 #endif

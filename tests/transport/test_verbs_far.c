@@ -115,6 +115,9 @@ static void test_staging(void **state)
                 "dma-buf: the device or its driver takes none", "nvidia_peermem is not loaded (Bad address)",
                 "rows of bulk frames in the host's memory");
     assert_int_equal(far[0].n_wait, 0);
+    fake_knobs.peer_memory = true;
+    far[0].memory.unfit = "nobody may";
+    EXPECT_PATH(GR_FAR_STAGING, "dma-buf: nobody may", "peer memory: nobody may");
 }
 
 static void test_required(void **state)

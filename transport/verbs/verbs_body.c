@@ -116,6 +116,10 @@ static bool find_way(struct gr_verbs_bodies *b, const struct gr_verbs_lib *lib, 
     static const enum gr_far_path ways[] = {GR_FAR_DMABUF, GR_FAR_PEER_MEMORY};
     for (size_t i = 0; i < GR_ARRAY_LEN(ways); i++) {
         b->path = ways[i];
+        if (b->far->unfit != NULL) {
+            snprintf(why[i], WHY_BYTES, "%s", b->far->unfit);
+            continue;
+        }
         if (register_both(b, lib, pd, total, why[i])) {
             return true;
         }
