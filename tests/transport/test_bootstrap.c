@@ -183,12 +183,29 @@ static void test_mismatches(void **state)
 static void test_clients(void **state)
 {
     (void)state;
-    for (uint32_t role = GR_ROLE_ORCHESTRATOR; role <= GR_ROLE_CLIENT; role++) {
+    for (uint32_t role = GR_ROLE_ORCHESTRATOR; role <= GR_ROLE_RANK; role++) {
         struct both b;
         both_init(&b, false);
         b.side[0].self.role = GR_ROLE_CLIENT;
         b.side[1].self.role = role;
         both_expect(&b, role == GR_ROLE_ORCHESTRATOR ? GR_OK : GR_EMISMATCH);
+    }
+}
+
+/* The two ends of a rendezvous fit each other, and nobody else. */
+static void test_ranks_of_a_job(void **state)
+{
+    (void)state;
+    for (uint32_t role = GR_ROLE_ORCHESTRATOR; role <= GR_ROLE_RANK; role++) {
+        struct both b;
+        both_init(&b, false);
+        b.side[0].self.role = GR_ROLE_RANK;
+        b.side[1].self.role = role;
+        both_expect(&b, role == GR_ROLE_LEAD ? GR_OK : GR_EMISMATCH);
+        both_init(&b, false);
+        b.side[0].self.role = GR_ROLE_LEAD;
+        b.side[1].self.role = role;
+        both_expect(&b, role == GR_ROLE_RANK ? GR_OK : GR_EMISMATCH);
     }
 }
 
@@ -571,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_wrong_key),
         cmocka_unit_test(test_mismatches),
         cmocka_unit_test(test_clients),
+        cmocka_unit_test(test_ranks_of_a_job),
         cmocka_unit_test(test_unset_fits),
         cmocka_unit_test(test_choose),
         cmocka_unit_test(test_names),

@@ -24,8 +24,16 @@
 #define GR_KEY_BYTES 32          /* of the shared key */
 #define GR_CLUSTER_BYTES 64      /* of a cluster's name, its NUL included */
 
-/* A client asks an orchestrator for text; it talks to nobody else. */
-enum gr_role { GR_ROLE_ORCHESTRATOR = 1, GR_ROLE_TARGET = 2, GR_ROLE_DRAFT = 3, GR_ROLE_CLIENT = 4 };
+/* A client asks an orchestrator for text; it talks to nobody else. LEAD and RANK are the two ends of the rendezvous of
+ * `graft launch', which is no orchestrator: they talk to each other alone. */
+enum gr_role {
+    GR_ROLE_ORCHESTRATOR = 1,
+    GR_ROLE_TARGET = 2,
+    GR_ROLE_DRAFT = 3,
+    GR_ROLE_CLIENT = 4,
+    GR_ROLE_LEAD = 5,
+    GR_ROLE_RANK = 6,
+};
 enum gr_dtype { GR_DTYPE_F32 = 0, GR_DTYPE_F16 = 1, GR_DTYPE_BF16 = 2 };
 
 struct gr_hello {

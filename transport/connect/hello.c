@@ -31,7 +31,7 @@ struct field {
  * nonsense; the decoder takes the others in any order. */
 static const struct field fields[] = {
     FIELD("version", KIND_U32, version, 0, UINT32_MAX),
-    FIELD("role", KIND_U32, role, GR_ROLE_ORCHESTRATOR, GR_ROLE_CLIENT),
+    FIELD("role", KIND_U32, role, GR_ROLE_ORCHESTRATOR, GR_ROLE_RANK),
     FIELD("incarnation", KIND_U64, incarnation, 0, UINT64_MAX),
     FIELD("wanted", KIND_U64, wanted, 0, UINT64_MAX),
     FIELD("cluster", KIND_TEXT, cluster, 0, CLUSTER_LEN_MAX),
@@ -55,8 +55,9 @@ static const struct field fields[] = {
 
 const char *gr_role_name(uint32_t role)
 {
-    static const char *const names[] = {"unknown role", "orchestrator", "target", "draft", "client"};
-    return names[role <= GR_ROLE_CLIENT ? role : 0];
+    static const char *const names[] = {"unknown role",           "orchestrator",        "target", "draft", "client",
+                                        "rank 0 of graft launch", "rank of graft launch"};
+    return names[role <= GR_ROLE_RANK ? role : 0];
 }
 
 static uint64_t field_load(const struct gr_hello *h, const struct field *f)
@@ -389,6 +390,34 @@ static bool is_stray_client(const struct gr_hello *a, const struct gr_hello *b)
     return a->role == GR_ROLE_CLIENT && b->role != GR_ROLE_ORCHESTRATOR;
 }
 
+static bool is_of_launch(const struct gr_hello *h)
+{
+    return h->role == GR_ROLE_LEAD || h->role == GR_ROLE_RANK;
+}
+
+static enum gr_status compare_roles(const struct gr_hello *self, const struct gr_hello *peer)
+{
+    const char *ours = gr_role_name(self->role), *theirs = gr_role_name(peer->role);
+    if (self->role == peer->role) {
+        log_error("HELLO: role: both sides are %s; check the addresses", ours);
+        return GR_EMISMATCH;
+    }
+    if (is_of_launch(self) != is_of_launch(peer)) {
+        log_error(
+            "HELLO: role: ours is %s, the peer's is %s; the ranks of a job meet at one port, and its orchestrator "
+            "serves at another: check the address",
+            ours, theirs);
+        return GR_EMISMATCH;
+    }
+    if (is_stray_client(self, peer) || is_stray_client(peer, self)) {
+        log_error("HELLO: role: ours is %s, the peer's is %s; a client talks to an orchestrator only, check the "
+                  "address",
+                  ours, theirs);
+        return GR_EMISMATCH;
+    }
+    return GR_OK;
+}
+
 /* A frame of features as the target makes it has to fit a slot of the connection. */
 static enum gr_status check_feature_slot(const struct gr_hello *self, const struct gr_hello *peer)
 {
@@ -427,23 +456,14 @@ static enum gr_status compare_features(const struct gr_hello *self, const struct
 enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hello *peer)
 {
     GR_TRY(compare_u32("protocol version", self->version, peer->version));
-    if (self->role == peer->role) {
-        log_error("HELLO: role: both sides are %s; check the addresses", gr_role_name(self->role));
-        return GR_EMISMATCH;
-    }
-    if (is_stray_client(self, peer) || is_stray_client(peer, self)) {
-        log_error("HELLO: role: ours is %s, the peer's is %s; a client talks to an orchestrator only, check the "
-                  "address",
-                  gr_role_name(self->role), gr_role_name(peer->role));
-        return GR_EMISMATCH;
-    }
+    GR_TRY(compare_roles(self, peer));
     GR_TRY(compare_clusters(self, peer));
     GR_TRY(compare_incarnations(self, peer));
     GR_TRY(compare_u64("tokenizer fingerprint", "both workers need the same tokenizer.json",
                        self->tokenizer_fingerprint, peer->tokenizer_fingerprint));
     GR_TRY(compare_u64("fc fingerprint", "both workers need the same EAGLE-3 head folder", self->fc_fingerprint,
                        peer->fc_fingerprint));
-    if (self->role == GR_ROLE_ORCHESTRATOR || peer->role == GR_ROLE_ORCHESTRATOR) {
+    if (self->role == GR_ROLE_ORCHESTRATOR || peer->role == GR_ROLE_ORCHESTRATOR || is_of_launch(self)) {
         return GR_OK;
     }
     if (self->n_vocab != 0 && peer->n_vocab != 0) {
