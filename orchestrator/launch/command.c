@@ -40,6 +40,8 @@ static void become(const struct gr_option_rest *words, pid_t parent)
         _exit(1); /* the parent died before the line above */
     }
     sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL); /* this program ignores them, and what is ignored stays so */
+    signal(SIGXFSZ, SIG_DFL);
     execvp(program_of(words->word[0]), words->word);
     log_error("cannot start %s: %s", words->word[0], strerror(errno));
     _exit(EXIT_NOT_FOUND);

@@ -213,6 +213,8 @@ def commands_are_printed():
 def mpirun_command_status():
     done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--", "sh", "-c", "test -n \"$GRAFT_KEY\" && exit 7")
     assert done.returncode == 7, (done.returncode, done.stderr)
+    done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--", "bash", "-c", "yes | head -1; exit ${PIPESTATUS[0]}")
+    assert done.returncode == 128 + signal.SIGPIPE, (done.returncode, done.stderr)
 
 
 @case
