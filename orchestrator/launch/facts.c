@@ -106,10 +106,27 @@ static void add_options(json_t *facts, const struct gr_options *o)
     }
 }
 
+/* add_options() has its value, where that is to be compared. */
+static bool is_twin(const char *variable)
+{
+    char name[64];
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        gr_option_environment(&gr_option_rows[i], name);
+        const size_t len = strlen(name);
+        if (len > 0 && strncmp(variable, name, len) == 0 && variable[len] == '=') {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_relevant(const char *variable)
 {
     static const char *const others[] = {"GRAFT_KEY",    "GRAFT_LOG=",   "GRAFT_DEBUG=",    "GRAFT_CONNECT=",
                                          "GRAFT_JOINED", "GRAFT_SILENT", "GRAFT_SUPERVISED"};
+    if (is_twin(variable)) {
+        return false;
+    }
     if (strncmp(variable, "GRAFT_", 6) != 0 && strncmp(variable, "NCCL_", 5) != 0) {
         return false;
     }

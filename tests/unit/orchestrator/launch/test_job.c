@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
+#include "orchestrator/launch/facts.h"
 #include "orchestrator/launch/job.h"
 #include "orchestrator/launch/job_dir.h"
 #include "orchestrator/launch/table.h"
@@ -236,6 +237,22 @@ static void test_differences(void **state)
     gr_launch_table_destroy(&table);
 }
 
+/* A variable that is an option's is compared as the option is: a path may differ by host. */
+static void test_facts(void **state)
+{
+    (void)state;
+    char *env[] = {"GRAFT_MODEL=/a", "GRAFT_MODELS=x", "GRAFT_X=1", "GRAFT_MAX_MODEL_LEN=512", "NCCL_DEBUG=INFO", NULL};
+    assert_int_equal(read_roles("serve:1,target:1"), GR_OK);
+    json_t *facts = gr_launch_facts(&options, &roles, env);
+    assert_non_null(facts);
+    assert_null(json_object_get(facts, "GRAFT_MODEL"));
+    assert_null(json_object_get(facts, "GRAFT_MAX_MODEL_LEN"));
+    assert_string_equal(json_string_value(json_object_get(facts, "GRAFT_MODELS")), "x");
+    assert_string_equal(json_string_value(json_object_get(facts, "GRAFT_X")), "1");
+    assert_string_equal(json_string_value(json_object_get(facts, "NCCL_DEBUG")), "INFO");
+    json_decref(facts);
+}
+
 static void test_no_hello(void **state)
 {
     (void)state;
@@ -340,11 +357,11 @@ static void test_folder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_roles),        cmocka_unit_test(test_lists),
-                                       cmocka_unit_test(test_started_job),  cmocka_unit_test(test_second_signals),
-                                       cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
-                                       cmocka_unit_test(test_differences),  cmocka_unit_test(test_no_hello),
-                                       cmocka_unit_test(test_gpus),         cmocka_unit_test(test_folder)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_roles),          cmocka_unit_test(test_lists),        cmocka_unit_test(test_started_job),
+        cmocka_unit_test(test_second_signals), cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
+        cmocka_unit_test(test_differences),    cmocka_unit_test(test_facts),        cmocka_unit_test(test_no_hello),
+        cmocka_unit_test(test_gpus),           cmocka_unit_test(test_folder)};
     gr_log_init("test");
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }
