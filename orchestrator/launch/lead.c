@@ -148,8 +148,7 @@ static void greet(struct lead *d, struct gr_link *l, json_t *hello)
         return;
     }
     send_no(l, why, st == GR_ENOTFOUND);
-    if (st == GR_EMISMATCH && !d->gone) { /* a job that has not begun cannot begin like this */
-        log_error("%s", why);
+    if (st == GR_EMISMATCH && !d->gone) { /* a job that has not begun cannot begin like this; the table has said why */
         end_job(d, 1);
     }
 }

@@ -246,6 +246,7 @@ def mpirun_other_environment():
     done = job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR)
     assert done.returncode != 0
     has(done, "rank 1 on host", "GRAFT_X is 1, and on rank 0")
+    assert done.stderr.count("graft: error: rank 1 on host") <= 2, done.stderr  # rank 0's line, and its answer at rank 1
 
 
 @case
