@@ -44,8 +44,13 @@ enum gr_status gr_link_send(struct gr_link *l, json_t *j)
         if (st == GR_OK) {
             st = gr_sock_write_peer(l->fd, text, n, gr_deadline_ns(SEND_MS), "rendezvous");
         }
-    } else {
-        st = gr_link_is_open(l) ? GR_ELIMIT : GR_ECLOSED;
+    } else if (n > GR_LINK_BYTES_MAX) {
+        log_error(
+            "rendezvous: this rank has %zu bytes to say, %u are the most: is a variable GRAFT_* or NCCL_* so long?", n,
+            GR_LINK_BYTES_MAX);
+        st = GR_ELIMIT;
+    } else if (text != NULL) {
+        st = GR_ECLOSED;
     }
     free(text);
     return st;

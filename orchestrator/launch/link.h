@@ -33,7 +33,8 @@ static inline bool gr_link_is_open(const struct gr_link *l)
 {
     return l->fd >= 0 && l->buffer != NULL;
 }
-/* j: stolen. Waits 2 s at most for room. GR_ECLOSED, GR_ETIMEDOUT: not sent; the link is to be closed. */
+/* j: stolen. Waits 2 s at most for room. GR_ECLOSED, GR_ETIMEDOUT, GR_ELIMIT (logged): not
+ * sent; the link is to be closed. */
 GR_NODISCARD enum gr_status gr_link_send(struct gr_link *l, json_t *j);
 /* What has come so far. GR_AGAIN: not a whole object yet. GR_ECLOSED; GR_EPROTO: no object, or too long (logged). */
 GR_NODISCARD enum gr_status gr_link_recv(struct gr_link *l, json_t **out);

@@ -13,7 +13,6 @@ enum gr_launch_state {
     GR_LAUNCH_ABSENT, /* no hello yet */
     GR_LAUNCH_HERE,   /* it has said hello; its worker has not joined yet */
     GR_LAUNCH_UP,     /* its worker has joined */
-    GR_LAUNCH_GONE,   /* it has ended */
 };
 
 struct gr_launch_entry {

@@ -263,6 +263,16 @@ static const char *or_empty(const char *text)
     return text != NULL ? text : "";
 }
 
+/* It stands in names of files and in JSON. */
+static void make_plain(char *name)
+{
+    for (; *name != '\0'; name++) {
+        if (!isalnum((unsigned char)*name) && strchr(".-_", *name) == NULL) {
+            *name = '_';
+        }
+    }
+}
+
 static void name_job(char *const *env, struct gr_who *w)
 {
     char *job = w->job;
@@ -289,11 +299,7 @@ static void name_job(char *const *env, struct gr_who *w)
         snprintf(job, sizeof(w->job), "none");
         break;
     }
-    for (; *job != '\0'; job++) {
-        if (!isalnum((unsigned char)*job) && strchr(".-_", *job) == NULL) {
-            *job = '_';
-        }
-    }
+    make_plain(job);
 }
 
 enum gr_status gr_who_am_i(enum gr_ranks wanted, char *const *env, const char *host, struct gr_who *out)
@@ -306,6 +312,7 @@ enum gr_status gr_who_am_i(enum gr_ranks wanted, char *const *env, const char *h
     }
     const char *node = gr_env_get(env, "SLURMD_NODENAME");
     snprintf(w.host, sizeof(w.host), "%s", node != NULL && wanted != GR_RANKS_NONE ? node : host);
+    make_plain(w.host);
     name_job(env, &w);
     *out = w;
     return GR_OK;
