@@ -319,6 +319,28 @@ def a_signal_that_comes_twice():
 
 
 @case
+def script_of_mpirun_ends_in_order():
+    """SIGINT to examples/cluster/mpirun.sh: turns that mpirun's second would cut short end with their texts."""
+    script, folder, key, tokens = os.path.join(ROOT, "examples/cluster/mpirun.sh"), path("script"), path("script.key"), 2000
+    want = plain(tokens)
+    assert job(GRAFT, "serve", "--make-key", key).returncode == 0
+    env = {"GRAFT_BIN": BUILD, "GRAFT_JOB_DIR": folder, "GRAFT_KEY_FILE": key}
+    j = Job(script, TARGET, DRAFT, **env)
+    j.wait_for("roles are up")
+    port = re.search(r"orchestrator at port (\d+)", j.said()).group(1)
+    env["GRAFT_CONNECT"] = f"127.0.0.1:{port}"
+    clients = [Job(GRAFT, *TURN[1:], "--max-tokens", str(tokens), **env) for _ in range(6)]
+    wait_for(lambda: job(GRAFT, "session", "list", **env).stdout.count("running") == 6, 30)
+    j.p.send_signal(signal.SIGINT)
+    for c in clients:
+        assert ids_of(c.end(250)) == want
+    assert j.end().returncode == 0, j.said()
+    assert os.listdir(folder) == []
+    done = job(script, TARGET, **env)
+    assert done.returncode == 2 and done.stderr.startswith("usage: "), done.stderr
+
+
+@case
 def ends_while_the_orchestrator_is_down():
     """The command ends while the orchestrator waits to be started again: nobody waits for it until --grace is over."""
     begin = time.monotonic()
