@@ -21,6 +21,7 @@
 #define REFUSED_MAX 5            /* refused attempts in a row to find rank 0 again: its process is gone */
 #define AWAY_NS (600 * GR_S)     /* so long rank 0 may be out of reach while the worker goes on */
 #define UNFIT_NS (10 * GR_S)     /* so long a rank that cannot work looks for rank 0, to say so */
+#define TWIN_NS (2 * GR_S)       /* so long a process that is rank 0, too, has time to say so */
 #define SERVED_OUT_NS (2 * GR_S) /* after the job's end: the worker is told by the orchestrator, too */
 
 static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 30 * GR_S}, .status_0_ends = true};
@@ -47,7 +48,7 @@ static enum gr_status try_address(struct follow *f, const char *address, const u
     struct gr_hello self, peer;
     int fd = -1;
     GR_TRY(gr_tcp_connect(address, CONNECT_MS, &fd));
-    gr_job_self(f->j, &self);
+    gr_job_self(f->j, GR_ROLE_RANK, &self);
     enum gr_status st = gr_hello_exchange(fd, &self, key, HELLO_MS, &peer);
     if (st != GR_OK) {
         close(fd);
@@ -186,6 +187,32 @@ static enum gr_status refused(struct follow *f, const json_t *answer)
     }
     log_error("rank %d on host %s: rank 0 says: %s", f->j->who.rank, f->j->who.host, why != NULL ? why : "no");
     return GR_EMISMATCH;
+}
+
+/* Two processes that both take themselves for rank 0 would each wait for ranks that the other one has. */
+enum gr_status gr_job_meet_twin(struct gr_job *j)
+{
+    struct follow f = {.j = j, .link = {.fd = -1}, .user_fd = -1};
+    const uint64_t end_ns = gr_clock_ns() + TWIN_NS;
+    char unheard[400];
+    json_t *answer = NULL;
+    if (j->where.named) {
+        return GR_OK; /* it cannot listen at that port as well */
+    }
+    f.hello = gr_launch_hello(&j->who, &j->self, json_incref(j->facts));
+    gr_log_hold(unheard, sizeof(unheard)); /* mostly nobody is there */
+    enum gr_status st = f.hello != NULL ? try_all(&f) : GR_ENOMEM;
+    while (st == GR_OK && (st = gr_link_recv(&f.link, &answer)) == GR_AGAIN && gr_clock_ns() < end_ns) {
+        struct pollfd p = {.fd = f.link.fd, .events = POLLIN};
+        (void)poll(&p, 1, 100);
+        st = GR_OK;
+    }
+    gr_log_hold(NULL, 0);
+    st = st == GR_OK && strcmp(gr_link_type(answer), "no") == 0 ? refused(&f, answer) : GR_OK;
+    json_decref(answer);
+    json_decref(f.hello);
+    gr_link_close(&f.link);
+    return st == GR_EMISMATCH ? st : GR_OK;
 }
 
 /* GR_AGAIN: rank 0 went away, or is another job's. */

@@ -65,10 +65,10 @@ bool gr_job_signal_again(uint64_t *first_ns, uint64_t now_ns)
 
 /* ---- what both kinds of rank need ---- */
 
-void gr_job_self(const struct gr_job *j, struct gr_hello *hello_out)
+void gr_job_self(const struct gr_job *j, enum gr_role role, struct gr_hello *hello_out)
 {
     *hello_out = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
-                                   .role = j->who.rank == 0 ? GR_ROLE_LEAD : GR_ROLE_RANK,
+                                   .role = role,
                                    .incarnation = j->self.incarnation,
                                    .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     gr_host_id(hello_out->host_id);

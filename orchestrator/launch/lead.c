@@ -496,6 +496,7 @@ static enum gr_status greet_self(struct lead *d)
 static enum gr_status start(struct lead *d)
 {
     GR_TRY(allocate(d));
+    GR_TRY(gr_job_meet_twin(d->j));
     GR_TRY(greet_self(d));
     GR_TRY(make_key(d));
     GR_TRY(gr_job_user_signals(&d->user_fd));
@@ -504,7 +505,7 @@ static enum gr_status start(struct lead *d)
         log_error("eventfd: %s", strerror(errno));
         return GR_EIO;
     }
-    gr_job_self(d->j, &d->self);
+    gr_job_self(d->j, GR_ROLE_LEAD, &d->self);
     GR_TRY(gr_children_init(&d->j->children, d->key_hex));
     GR_TRY(listen_for_ranks(d));
     return gr_serve_child_start(d->j, &d->serve);

@@ -276,6 +276,14 @@ def everybody_is_rank_0():
     for j in (lead, first, second):
         assert j.end().returncode != 0, j.said()
     assert "rank 1 comes twice" in lead.said(), lead.said()
+    # The same of rank 0: neither waits for the ranks of the other.
+    begin = time.monotonic()
+    lead = Job(GRAFT, "launch", *PAIR, "--job-dir", folder, RANK="0", **env)
+    lead.wait_for("serving on")
+    second = Job(GRAFT, "launch", *PAIR, "--job-dir", folder, RANK="0", **env)
+    assert second.end().returncode != 0 and lead.end().returncode != 0
+    has(second.end(), "rank 0 says: rank 0 comes twice")
+    assert time.monotonic() - begin < 30 * SLOW
 
 
 @case
