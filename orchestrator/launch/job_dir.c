@@ -12,10 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NOTE_BYTES_MAX 8192
 #define PREFIX "rendezvous-"
+#define FORGOTTEN_S (30 * 24 * 3600) /* longer than a job runs */
 
 static enum gr_status failed(const char *what, const char *path)
 {
@@ -89,12 +91,21 @@ static bool is_of_job(const char *name, const char *job)
            strchr(name + n + m + 1, '-') == NULL;
 }
 
+/* Of a job that was killed long ago: nobody would remove it, as no other job has its name. */
+static bool is_forgotten(const char *name, const char *path)
+{
+    struct stat sb;
+    return strncmp(name, PREFIX, strlen(PREFIX)) == 0 && stat(path, &sb) == 0 &&
+           time(NULL) - sb.st_mtim.tv_sec > FORGOTTEN_S;
+}
+
 static void remove_old(const char *dir, const char *job)
 {
     DIR *d = opendir(dir);
     char path[PATH_MAX];
     for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL; e = readdir(d)) {
-        if (is_of_job(e->d_name, job) && snprintf(path, sizeof(path), "%s/%s", dir, e->d_name) < PATH_MAX) {
+        if (snprintf(path, sizeof(path), "%s/%s", dir, e->d_name) < PATH_MAX &&
+            (is_of_job(e->d_name, job) || is_forgotten(e->d_name, path))) {
             (void)unlink(path);
         }
     }

@@ -25,9 +25,10 @@ struct gr_job_note {
 
 /* Makes the folder (mode 0700) if it is not there. GR_EINVAL (logged): it is another user's, or open to others. */
 GR_NODISCARD enum gr_status gr_job_dir_open(const char *dir);
-/* Removes the job's old messages and puts a new one in place. note->name: set. */
+/* Removes the job's old messages, and anybody's of more than 30 days, and puts a new one in place. note->name: set. */
 GR_NODISCARD enum gr_status gr_job_dir_write(const char *dir, const char *job, struct gr_job_note *note);
-/* The job's messages, the newest first; 0: none yet. Those that cannot be read are passed over. */
+/* The job's messages, the newest first; 0: none yet, and the log says what there is instead. Those that cannot be read
+ * are passed over. */
 int gr_job_dir_read(const char *dir, const char *job, struct gr_job_note notes[GR_JOB_NOTE_MAX]);
 void gr_job_dir_remove(const struct gr_job_note *note);
 

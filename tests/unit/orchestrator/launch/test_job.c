@@ -14,11 +14,13 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct gr_options options;
@@ -336,6 +338,18 @@ static void test_folder(void **state)
     assert_int_equal(found[0].n_address, 2);
     assert_false(found[0].has_key);
     assert_int_equal(gr_job_dir_read(dir, "slurm-7.0", found), 1);
+    /* What a job that was killed has left stays for a month, in case it still runs. */
+    const struct timespec days_29[2] = {{.tv_sec = time(NULL) - 29 * 24 * 3600},
+                                        {.tv_sec = time(NULL) - 29 * 24 * 3600}};
+    const struct timespec days_31[2] = {{.tv_sec = time(NULL) - 31 * 24 * 3600},
+                                        {.tv_sec = time(NULL) - 31 * 24 * 3600}};
+    assert_int_equal(gr_job_dir_write(dir, "ompi-1", &first), GR_OK);
+    assert_int_equal(utimensat(AT_FDCWD, first.name, days_29, 0), 0);
+    assert_int_equal(gr_job_dir_write(dir, "slurm-7.0-r0", &second), GR_OK);
+    assert_int_equal(gr_job_dir_read(dir, "ompi-1", found), 1);
+    assert_int_equal(utimensat(AT_FDCWD, first.name, days_31, 0), 0);
+    assert_int_equal(gr_job_dir_write(dir, "slurm-7.0-r0", &second), GR_OK);
+    assert_int_equal(access(first.name, F_OK), -1);
     /* Torn and foreign files are passed over. */
     snprintf(path, sizeof(path), "%s/rendezvous-slurm-7.0-r0-ffff", dir);
     FILE *f = fopen(path, "w");
