@@ -157,6 +157,9 @@ static enum gr_status complain_of_dashes(const struct gr_option_values *v, const
     const char letter = arg[0] == '-' && arg[1] != '\0' && arg[2] == '\0' ? arg[1] : '\0';
     char called[64], meant[96] = "";
     for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
+        if (arg[0] == '-' && r->brief != NULL && strcmp(arg + 1, r->brief) == 0) {
+            snprintf(meant, sizeof(meant), " (--%s is not for this command)", r->name);
+        }
         if (letter != '\0' && r->elsewhere == letter && has_dashes(r, v->called->command)) {
             snprintf(meant, sizeof(meant), " (did you mean --%s?)", r->name);
         }

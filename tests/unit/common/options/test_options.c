@@ -274,6 +274,7 @@ static void test_unknown(void **state)
     refused(GR_CMD_RUN, "-m", "x", "`-m': options start with -- (did you mean --model?); see graft run --help");
     refused(GR_CMD_RUN, "-p", "x", "(did you mean --prompt?)");
     refused(GR_CMD_RUN, "-n", "1", "(did you mean --max-tokens?)");
+    refused(GR_CMD_DRAFT, "-tp", "2", "`-tp': options start with -- (--tensor-parallel-size is not for this command);");
     refused(GR_CMD_RUN, "-x", "1", "`-x': options start with --; see");
     refused(GR_CMD_RUN, "word", NULL, "options start with --");
     refused(GR_CMD_RUN, "-", NULL, "options start with --");
