@@ -242,7 +242,7 @@ enum gr_status gr_plan_no_workers(const struct gr_options *o)
 
 enum gr_status gr_plan_remote(const struct gr_options *o, struct gr_plan *plan_out)
 {
-    struct gr_plan p = {0};
+    struct gr_plan p = {.remote = true};
     GR_TRY(refuse(o, GR_WITH_CONNECT, "the orchestrator at --connect has its own"));
     if (o->model == NULL) {
         log_error(

@@ -13,6 +13,7 @@ struct gr_plan {
     bool with_head;                 /* the drafter runs an EAGLE-3 head, which the target serves */
     bool require_rdma;              /* a turn with a drafter over anything else is an error */
     bool colocated;                 /* both workers in one process, over loop */
+    bool remote;                    /* a running orchestrator is asked, which has workers of its own */
     bool target_tuned, draft_tuned; /* --tuned is for this one, which is on a GPU */
     struct gr_crew crew;            /* who is started on this host, and where */
     struct gr_wishes wishes;        /* of a request, but for the seed and the stop ids, which generate_prepare.c adds */

@@ -99,7 +99,7 @@ static enum gr_status check_draft_model(const struct gr_options *o, const struct
 enum gr_status gr_plan_check_drafter(const struct gr_options *o, const struct gr_plan *plan,
                                      const struct gr_hf_config *target, const struct gr_tokenizer *target_tok)
 {
-    if (o->connect != NULL || !plan->wishes.want_draft) {
+    if (plan->remote || !plan->wishes.want_draft) {
         return GR_OK;
     }
     return plan->with_head ? check_head(o, target) : check_draft_model(o, target, target_tok);

@@ -203,6 +203,20 @@ def stop_and_end_in_one_commit():
 # ---- sessions ----
 
 @case
+def an_orchestrator_is_found_by_the_file_alone():
+    """Without --connect sessions are sent to where the configuration has the orchestrator, or to the default address."""
+    with Serve() as s:
+        config = s.folder.path("graft.yaml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(f"orchestrator:\n  control: {s.address}\n  key_file: {s.folder.key}\n")
+        told = ("--config", config, "--model", TARGET, "--max-tokens", "4", "--prompt")
+        opened = run("session", "open", *told, "import os")
+        assert opened.returncode == 0, opened.stderr
+        sent = run("session", "send", opened.stdout.strip(), *told, "x = ")
+        assert sent.returncode == 0 and sent.stdout, sent.stderr
+
+
+@case
 def list_show_close_purge():
     with Serve() as s:
         ids = [s.graft("session", "open", "--model", TARGET, "--prompt", "import os", "--max-tokens", str(n)).stdout.strip()
