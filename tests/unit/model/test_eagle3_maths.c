@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/tiny_model.h"
+#include "tests/unit/tiny_retype.h"
 
 #define N_ROW 20  /* crosses a block of 16 */
 #define WIDTH 128 /* no row of the tiny models is wider */
@@ -20,7 +21,9 @@
 
 static double weight(const struct gr_tensor *t, size_t i)
 {
-    return (double)gr_bf16_to_f32(((const uint16_t *)t->data)[i]);
+    float value = 0.0f;
+    gr_format_to_f32(t->dtype, (const char *)t->data + i * gr_format_bytes(t->dtype), 1, &value);
+    return (double)value;
 }
 
 static struct gr_tensor *tensor(struct tiny_folder *f, const char *prefix, const char *name)
@@ -521,8 +524,115 @@ static void test_variants(void **state)
     }
 }
 
+/* ---- all norms that a config can ask for ---- */
+
+static const struct {
+    const char *key;
+    void (*change)(struct tiny_folder *head, struct tiny_folder *target);
+} norms[] = {
+    {"norm_before_residual", NULL},
+    {"norm_output", NULL},
+    {"norm_before_fc", add_input_norm},
+    {"eagle_config.fc_norm", add_stream_norms},
+};
+static unsigned norms_asked;
+
+static void add_norms(struct tiny_folder *head, struct tiny_folder *target)
+{
+    for (size_t i = 0; i < GR_ARRAY_LEN(norms); i++) {
+        if ((norms_asked >> i & 1) != 0 && norms[i].change != NULL) {
+            norms[i].change(head, target);
+        }
+    }
+}
+
+/* A head has one of the two norms before fc. */
+static void test_norms(void **state)
+{
+    (void)state;
+    for (norms_asked = 0; norms_asked < 3u << (GR_ARRAY_LEN(norms) - 2); norms_asked++) {
+        struct variant v = {.change = add_norms};
+        char name[64];
+        int n = 0;
+        for (size_t i = 0; i < GR_ARRAY_LEN(norms); i++) {
+            if ((norms_asked >> i & 1) != 0) {
+                v.patch[n][0] = norms[i].key;
+                v.patch[n++][1] = "true";
+            }
+        }
+        snprintf(name, sizeof(name), "norms 0x%x", norms_asked);
+        v.name = name;
+        check_variant(&v);
+    }
+}
+
+/* ---- formats of a head's files ---- */
+
+static void in_bf16(struct tiny_folder *head, struct tiny_folder *target)
+{
+    (void)target;
+    tiny_simplify(head);
+}
+
+static void in_f16(struct tiny_folder *head, struct tiny_folder *target)
+{
+    in_bf16(head, target);
+    for (size_t i = 0; i < head->n; i++) {
+        if (head->tensor[i].dtype == GR_FORMAT_BF16) {
+            tiny_retype(&head->tensor[i], GR_FORMAT_F16);
+        }
+    }
+}
+
+static void in_several(struct tiny_folder *head, struct tiny_folder *target)
+{
+    static const enum gr_format formats[] = {GR_FORMAT_F32, GR_FORMAT_F16, GR_FORMAT_BF16};
+    in_bf16(head, target);
+    for (size_t i = 0; i < head->n; i++) {
+        if (head->tensor[i].dtype == GR_FORMAT_BF16) {
+            tiny_retype(&head->tensor[i], formats[i % GR_ARRAY_LEN(formats)]);
+        }
+    }
+}
+
+/* Fused features, then hidden states and logits of all rows. */
+static uint64_t run_format(const struct variant *v, float *out)
+{
+    struct pair p;
+    int32_t token[N_ROW];
+    open_pair(&p, v);
+    for (int i = 0; i < N_ROW; i++) {
+        token[i] = (i * 29 + 7) % TINY_N_VOCAB;
+    }
+    assert_true(check_fused(&p, v, token, out) < 2e-6);
+    run(p.lm, token, 0, N_ROW, out);
+    memcpy(out + (size_t)N_ROW * WIDTH, p.lm->hidden, (size_t)N_ROW * TINY_HIDDEN * sizeof(float));
+    for (int i = 0; i < N_ROW; i++) {
+        memcpy(out + (size_t)(2 * N_ROW + i) * WIDTH, gr_lm_logits(p.lm, i), TINY_N_DRAFT * sizeof(float));
+    }
+    const uint64_t fc = p.lm->fc_fingerprint;
+    close_pair(&p);
+    return fc;
+}
+
+/* A head in F16, or in a mix, is the head of the same values in BF16: equal bits on both sides. */
+static void test_formats(void **state)
+{
+    (void)state;
+    static const struct variant forms[] = {{.name = "bf16", .change = in_bf16},
+                                           {.name = "f16", .change = in_f16},
+                                           {.name = "several", .change = in_several}};
+    static float first[3 * N_ROW * WIDTH], other[3 * N_ROW * WIDTH];
+    const uint64_t fc = run_format(&forms[0], first);
+    for (size_t i = 1; i < GR_ARRAY_LEN(forms); i++) {
+        assert_true(run_format(&forms[i], other) == fc);
+        assert_memory_equal(other, first, sizeof(first));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants), cmocka_unit_test(test_norms),
+                                       cmocka_unit_test(test_formats)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

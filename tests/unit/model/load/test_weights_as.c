@@ -18,6 +18,7 @@
 #include "tests/unit/golden.h"
 #include "tests/unit/log_capture.h"
 #include "tests/unit/tiny_model.h"
+#include "tests/unit/tiny_retype.h"
 
 #define N_LAYER 2
 #define N_ROW 9
@@ -76,53 +77,6 @@ static void must_equal(const struct result *a, const struct result *b, const cha
 
 /* ---- other formats of the same values ---- */
 
-static uint16_t half_of(float x)
-{
-    for (unsigned h = 0; h < 65536; h++) {
-        if ((h & 0x7c00u) != 0x7c00u && gr_f16_to_f32((uint16_t)h) == x) {
-            return (uint16_t)h;
-        }
-    }
-    fail_msg("%g is no half", (double)x);
-    return 0;
-}
-
-static void retype(struct gr_tensor *t, enum gr_format to)
-{
-    const size_t n = t->bytes / gr_format_bytes(t->dtype);
-    if (to == t->dtype) {
-        return;
-    }
-    float *values = malloc(n * sizeof(*values));
-    assert_non_null(values);
-    gr_format_to_f32(t->dtype, t->data, n, values);
-    if (to == GR_FORMAT_F16) {
-        uint16_t *halves = malloc(n * sizeof(*halves));
-        assert_non_null(halves);
-        for (size_t i = 0; i < n; i++) {
-            halves[i] = half_of(values[i]);
-        }
-        free(values);
-        values = (float *)(void *)halves;
-    }
-    free((void *)(uintptr_t)t->data);
-    t->data = values;
-    t->dtype = to;
-    t->bytes = n * gr_format_bytes(to);
-}
-
-/* Few bits, so that every format holds them. */
-static void simplify(struct tiny_folder *f)
-{
-    for (size_t k = 0; k < f->n; k++) {
-        uint16_t *w = (uint16_t *)(uintptr_t)f->tensor[k].data;
-        for (size_t i = 0; i < f->tensor[k].bytes / 2; i++) {
-            const double x = (double)gr_bf16_to_f32(w[i]);
-            w[i] = gr_bf16_from_f32((float)((double)(int)(x * 64.0) / 64.0));
-        }
-    }
-}
-
 static void test_formats(void **state)
 {
     (void)state;
@@ -131,14 +85,14 @@ static void test_formats(void **state)
         struct tiny_folder f;
         struct result base, other;
         tiny_target(&f, N_LAYER);
-        simplify(&f);
+        tiny_simplify(&f);
         tiny_write(&f);
         run(f.dir, NULL, kernels[isa], &base);
         assert_int_equal(base.status, GR_OK);
         run(f.dir, "f32", kernels[isa], &other);
         must_equal(&base, &other, "BF16 held as f32");
         for (size_t i = 0; i < f.n; i++) {
-            retype(&f.tensor[i], i % 3 == 0 ? GR_FORMAT_F32 : i % 3 == 1 ? GR_FORMAT_F16 : GR_FORMAT_BF16);
+            tiny_retype(&f.tensor[i], i % 3 == 0 ? GR_FORMAT_F32 : i % 3 == 1 ? GR_FORMAT_F16 : GR_FORMAT_BF16);
         }
         tiny_add_raw(&f, "model.layers.0.self_attn.rotary_emb.inv_freq", GR_FORMAT_F32, 8, 0);
         tiny_write(&f);
@@ -161,7 +115,7 @@ static void test_wide_values(void **state)
     tiny_write(&f);
     run(f.dir, NULL, NULL, &narrow);
     struct gr_tensor *t = tiny_find(&f, "model.layers.1.mlp.up_proj.weight");
-    retype(t, GR_FORMAT_F32);
+    tiny_retype(t, GR_FORMAT_F32);
     for (size_t i = 0; i < t->bytes / 4; i++) {
         ((float *)(uintptr_t)t->data)[i] *= 1.0001f; /* rounds to what it was */
     }
@@ -273,7 +227,7 @@ static void test_gguf(void **state)
     tiny_write(&f);
     run(f.dir, NULL, NULL, &base);
     for (size_t i = 0; i < f.n; i += 2) {
-        retype(&f.tensor[i], GR_FORMAT_F32);
+        tiny_retype(&f.tensor[i], GR_FORMAT_F32);
     }
     snprintf(path[0], sizeof(path[0]), "%s/m.gguf", f.dir);
     write_gguf(&f, path[0], 0, 1);
