@@ -258,6 +258,23 @@ def one_text_whatever_drafts():
 
 
 @case
+def bad_words_of_several_tokens_never_come():
+    """Pitfall H5: after a newline each word is two or three tokens, after a blank one; both are what the text goes on with."""
+    words = ("Lisbon", "Portugal")
+    told = (" ".join(words) + "\n" + "\n".join(words) + "\n") * 6
+    for text in (" " + words[0], words[0], " " + words[1], words[1]):
+        assert len(ids_by(smollm2.GGUF, [text])[0]) == (1 if text[0] == " " else 3), text
+    banned = [x for word in words for x in ("--bad-words", word)]
+    free = answer(smollm2.GGUF, told, 60, "--ignore-eos")
+    assert all(free["text"].count(word) >= 5 for word in words), free["text"]
+    n = 400 if LONG else 100
+    plain = answer(smollm2.GGUF, told, n, "--ignore-eos", *banned)
+    assert not any(word in plain["text"] for word in words), plain["text"]
+    got = answer(smollm2.GGUF, told, n, "--ignore-eos", *banned, "--draft", HEAD, *tree_of("15"))
+    assert got["token_ids"] == plain["token_ids"] and got["metrics"]["num_drafts"] > 0
+
+
+@case
 def a_served_session_takes_text():
     told = ("--json", "--model", smollm2.GGUF, "--max-tokens", "5")
     with Serve("--spawn", "--model", smollm2.GGUF, spawn=False) as server:
