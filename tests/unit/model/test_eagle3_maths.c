@@ -630,9 +630,26 @@ static void test_formats(void **state)
     }
 }
 
+/* The rotation is the head's own, in either spelling; another base is another head's. */
+static void test_rotation(void **state)
+{
+    (void)state;
+    static const struct variant forms[] = {
+        {.name = "rope_theta"},
+        {.name = "rope_parameters",
+         .patch = {{"rope_theta", NULL}, {"rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":3000.0}"}}},
+        {.name = "another base", .patch = {{"rope_theta", "10000.0"}}}};
+    static float out[GR_ARRAY_LEN(forms)][3 * N_ROW * WIDTH];
+    for (size_t i = 0; i < GR_ARRAY_LEN(forms); i++) {
+        (void)run_format(&forms[i], out[i]);
+    }
+    assert_memory_equal(out[1], out[0], sizeof(out[0]));
+    assert_memory_not_equal(out[2], out[0], sizeof(out[0]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants), cmocka_unit_test(test_norms),
-                                       cmocka_unit_test(test_formats)};
+                                       cmocka_unit_test(test_formats), cmocka_unit_test(test_rotation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
