@@ -145,9 +145,13 @@ static void on_listed(struct gr_crowd *c)
     c->listed = true;
 }
 
-/* A request that was refused; one to close a session may come too late. */
+/* A request that was refused. One to close a session comes too late where the session has failed. */
 static void on_error(struct gr_crowd *c, const struct gr_msg *m)
 {
+    if (c->closes) {
+        c->n_open--;
+        return;
+    }
     if (c->n_asked > c->n_answered) {
         c->n_answered++;
         c->n_running--;
@@ -226,6 +230,7 @@ static enum gr_status turn(struct gr_crowd *c, bool decodes)
 
 static enum gr_status close_all(struct gr_crowd *c)
 {
+    c->closes = true;
     for (int i = 0; i < c->n; i++) {
         if (c->session[i].id != 0) {
             GR_TRY(gr_remote_send(&c->remote, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = c->session[i].id}));
@@ -244,7 +249,7 @@ enum gr_status gr_crowd_run(struct gr_crowd *c, const struct gr_prompt_set *prom
     c->n = n;
     c->prompts = prompts;
     c->tree = tree;
-    c->failed = false;
+    c->failed = c->closes = false;
     for (int i = 0; i < n; i++) {
         struct gr_crowd_session *s = &c->session[i];
         s->id = 0;

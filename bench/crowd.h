@@ -38,6 +38,7 @@ struct gr_crowd {
     const struct gr_prompt_set *prompts;
     const struct gr_group_tree *tree;
     bool decodes; /* the second turn */
+    bool closes;  /* turns are over */
     int n_asked, n_answered, n_running, n_open;
     uint64_t n_token;
     /* what the orchestrator listed in the middle of the second turn */

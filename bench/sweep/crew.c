@@ -53,9 +53,9 @@ void gr_crew_begin(struct gr_crew *c, const char *dir, const char *key_hex)
 static bool is_dropped(const char *entry)
 {
     static const char *const prefix[] = {
-        "GRAFT_",       "OMPI_",         "PMI_",         "PMIX_",          "PRTE_",
-        "RANK=",        "WORLD_SIZE=",   "LOCAL_RANK=",  "SLURM_CPU_BIND", "SLURM_STEP",
-        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS"};
+        "GRAFT_",       "OMPI_COMM_WORLD", "OMPI_UNIVERSE", "OMPI_MCA_orte_", "OMPI_MCA_ess", "PMI_",
+        "PMIX_",        "RANK=",           "WORLD_SIZE=",   "LOCAL_RANK=",    "SLURM_STEP",   "SLURM_CPU_BIND",
+        "SLURM_PROCID", "SLURM_LOCALID",   "SLURM_NODEID",  "SLURM_TASK_PID", "SLURM_GTIDS"};
     for (size_t i = 0; i < GR_ARRAY_LEN(prefix); i++) {
         if (strncmp(entry, prefix[i], strlen(prefix[i])) == 0) {
             return strncmp(entry, "GRAFT_LOG=", 10) != 0;
@@ -146,16 +146,24 @@ enum gr_status gr_crew_start(struct gr_crew *c, const char *name, const char *co
 
 /* ---- watching ---- */
 
-/* The last line of a member's log that says something; empty: none does. */
-static void last_line(const struct gr_crew *c, const char *name, char *out, size_t cap)
+static bool has_letter(const char *line)
+{
+    return strpbrk(line, "abcdefghijklmnopqrstuvwxyz") != NULL;
+}
+
+/* Why a member has ended, by its log: the first line that tells of an error, else the last that says anything; empty:
+ * none does. */
+static void telling_line(const struct gr_crew *c, const char *name, char *out, size_t cap)
 {
     char path[PATH_MAX], line[1024];
+    bool is_error = false;
     path_of(c, name, ".log", path);
     FILE *f = fopen(path, "re");
     out[0] = '\0';
-    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+    while (f != NULL && !is_error && fgets(line, sizeof(line), f) != NULL) {
         line[strcspn(line, "\r\n")] = '\0';
-        if (line[0] != '\0') {
+        is_error = strstr(line, ": error: ") != NULL;
+        if (has_letter(line)) {
             snprintf(out, cap, "%.*s", (int)cap - 1, line);
         }
     }
@@ -167,7 +175,7 @@ static void last_line(const struct gr_crew *c, const char *name, char *out, size
 static void say_end(const struct gr_crew *c, const struct gr_crew_member *m, char why[GR_CREW_WHY_MAX])
 {
     char line[200], end[48];
-    last_line(c, m->name, line, sizeof(line));
+    telling_line(c, m->name, line, sizeof(line));
     if (WIFSIGNALED(m->status)) {
         snprintf(end, sizeof(end), "was killed by signal %d", WTERMSIG(m->status));
     } else {

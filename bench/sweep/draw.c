@@ -145,45 +145,74 @@ static double cost_at(const struct gr_point *point, int n, enum gr_point_mode mo
     return least;
 }
 
-static int most_sessions(const struct gr_point *point, int n)
+/* What was measured: the most sessions, and on how many different numbers of hosts. */
+static int measured(const struct gr_sweep *s, const struct gr_point *point, int n, int *n_host_out)
 {
     int most = 0;
     for (int i = 0; i < n; i++) {
         most = point[i].n_run > 0 ? GR_MAX(most, point[i].n_session) : most;
     }
+    *n_host_out = 0;
+    for (int h = 0; h < s->axes.hosts.n; h++) {
+        bool any = false;
+        for (int i = 0; i < n; i++) {
+            any = any || (point[i].n_run > 0 && point[i].fleet->n_host == s->axes.hosts.value[h]);
+        }
+        *n_host_out += any;
+    }
     return most;
 }
 
+struct costs {
+    const char *name[GR_POINT_N_MODE];
+    struct xy at[GR_POINT_N_MODE][GR_SWEEP_AXIS_MAX];
+    int n_at[GR_POINT_N_MODE];
+    int n; /* modes that have any */
+};
+
+static void find_costs(const struct gr_sweep *s, const struct gr_point *point, int n, int n_session, struct costs *out)
+{
+    out->n = 0;
+    for (int mode = 0; mode < GR_POINT_N_MODE; mode++) {
+        out->name[out->n] = gr_point_mode_name((enum gr_point_mode)mode);
+        out->n_at[out->n] = 0;
+        for (int i = 0; i < s->axes.hosts.n && i < GR_SWEEP_AXIS_MAX; i++) {
+            const int n_host = (int)s->axes.hosts.value[i];
+            const double cost = cost_at(point, n, (enum gr_point_mode)mode, n_host, n_session);
+            if (isfinite(cost)) {
+                out->at[out->n][out->n_at[out->n]++] = (struct xy){n_host, cost};
+            }
+        }
+        out->n += out->n_at[out->n] > 0;
+    }
+}
+
+/* One number of hosts is no line. */
 static enum gr_status draw_hosts(const struct gr_sweep *s, const struct gr_point *point, int n)
 {
-    const char *names[GR_POINT_N_MODE];
     char path[PATH_MAX], title[96];
     struct gr_plot plot;
-    const int n_session = most_sessions(point, n);
-    if (n_session == 0) {
+    struct costs costs;
+    int n_host = 0;
+    const int n_session = measured(s, point, n, &n_host);
+    if (n_host < 2) {
         return GR_OK;
     }
-    for (int mode = 0; mode < GR_POINT_N_MODE; mode++) {
-        names[mode] = gr_point_mode_name((enum gr_point_mode)mode);
-    }
+    find_costs(s, point, n, n_session, &costs);
     GR_TRY(path_of(s, "hosts", path));
     snprintf(title, sizeof(title), "cost by hosts, %d clients, cheapest fleet of each kind", n_session);
     GR_TRY(gr_plot_begin(&(struct gr_plot_config){.path = path,
                                                   .title = title,
                                                   .x_label = "hosts",
                                                   .y_label = "device seconds of 1000 tokens",
-                                                  .series = names,
-                                                  .n_series = GR_POINT_N_MODE},
+                                                  .series = costs.name,
+                                                  .n_series = costs.n},
                          &plot));
-    for (int mode = 0; mode < GR_POINT_N_MODE; mode++) {
-        int n_line = 0;
-        for (int i = 0; i < s->axes.hosts.n; i++) {
-            const double cost = cost_at(point, n, (enum gr_point_mode)mode, (int)s->axes.hosts.value[i], n_session);
-            if (isfinite(cost)) {
-                n_line += fprintf(plot.to, "%d %g\n", (int)s->axes.hosts.value[i], cost) > 0;
-            }
+    for (int mode = 0; mode < costs.n; mode++) {
+        for (int i = 0; i < costs.n_at[mode]; i++) {
+            fprintf(plot.to, "%g %g\n", costs.at[mode][i].x, costs.at[mode][i].y);
         }
-        fputs(n_line > 0 ? "e\n" : "0 0\ne\n", plot.to);
+        fputs("e\n", plot.to);
     }
     return gr_plot_end(&plot);
 }

@@ -102,7 +102,7 @@ static void build_rank(const struct gr_sweep *s, const struct gr_sweep_life *l, 
     if (gr_bench_is_given(&s->o, GR_BENCH_OPTION_draft_context)) {
         gr_child_args_add_number(a, "--draft-context", s->o.draft_context);
     }
-    if (f->n_host > 1 && s->launcher == GR_BENCH_BY_MPIRUN) {
+    if (f->n_host > 1) { /* the folder of --save, which all hosts see */
         gr_child_args_add(a, "--job-dir", j->dir);
     }
 }
@@ -164,6 +164,10 @@ static void build_srun(const struct gr_sweep *s, const struct gr_fleet *f, struc
     add(j, number(j, "", "", f->n_host));
     add(j, "-n");
     add(j, number(j, "", "", n));
+    if (s->site.device_cpu > 0) {
+        add(j, "-c");
+        add(j, number(j, "", "", f->tp * s->site.device_cpu));
+    }
     add(j, "-m");
     add(j, "arbitrary");
     add(j, "-w");
@@ -175,7 +179,10 @@ static void build_srun(const struct gr_sweep *s, const struct gr_fleet *f, struc
 static void build(const struct gr_sweep *s, const struct gr_sweep_life *l, struct job *j)
 {
     *j = (struct job){.n = 0};
-    snprintf(j->dir, sizeof(j->dir), "%s/job", l->dir);
+    if (realpath(l->dir, j->dir) == NULL) { /* ranks may be started in other folders */
+        snprintf(j->dir, sizeof(j->dir), "%s", l->dir);
+    }
+    snprintf(j->dir + strlen(j->dir), sizeof(j->dir) - strlen(j->dir), "/job");
     place(s, l->fleet, j);
     build_rank(s, l, j);
     gr_line_clients(&j->clients, s, l, NULL);

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""graft-bench sweep on this host's CPUs: tiny points, a kill in the middle, and what cannot run.
+
+usage: test_sweep.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+from harness import BUILD, HEAD, ROOT, SLOW, TARGET, alive, case, children, main, wait_for
+
+BENCH = os.path.join(BUILD, "graft-bench")
+TINY = ("--n-draft", "1", "--n-target", "1,2", "--sessions", "1,2", "--max-tokens", "16", "--plots", "none")
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
+# Of the tiny points: fleet, mode, sessions.
+WANTED = {(fleet, mode, n) for n in (1, 2) for fleet, modes in
+          (("split h1 t1 d1 tp1", ["trees"]), ("split h1 t2 d1 tp1", ["trees"]), ("whole h1 t2 tp1", ["plain", "trees"]),
+           ("whole h1 t3 tp1", ["plain", "trees"])) for mode in modes}
+
+
+def sweep(folder, *args, status=0, timeout=300):
+    done = subprocess.run([BENCH, "sweep", "--save", folder, *args], capture_output=True, text=True, cwd=ROOT, env=ENV,
+                          timeout=timeout * SLOW, check=False)
+    assert done.returncode == status, (args, done.returncode, done.stdout[-500:], done.stderr[-1500:])
+    return done
+
+
+def lines(folder):
+    try:
+        with open(os.path.join(folder, "runs.jsonl"), encoding="utf-8") as f:
+            return [x for x in f.read().splitlines(keepends=True) if x.endswith("\n")]
+    except FileNotFoundError:
+        return []
+
+
+def runs(folder):
+    """(fleet, mode, sessions, repeat) of each run that was measured, in order."""
+    rows = [json.loads(x) for x in lines(folder)]
+    return [(r["fleet"], r["mode"], r["sessions"], r["repeat"]) for r in rows if "row" in r]
+
+
+def points(folder):
+    with open(os.path.join(folder, "points.json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def descendants(pid):
+    out = []
+    for child, _ in children(pid):
+        out += [child, *descendants(child)]
+    return out
+
+
+def check_whole(folder, n_repeat):
+    done = runs(folder)
+    assert sorted(done) == sorted((*w, r) for w in WANTED for r in range(n_repeat)), done
+    table = points(folder)
+    rows = table["rows"]
+    assert len(rows) == len(WANTED) and all(r["runs"] == n_repeat and r["note"] is None for r in rows), rows
+    for r in rows:
+        devices = r["targets"] + (r["drafters"] or 0)
+        assert r["devices"] == devices and abs(r["tok/s a device"] - r["tok/s"] / devices) < 0.1, r
+        beside = [q for q in rows if q["devices"] == devices and q["sessions"] == r["sessions"]]
+        for mode in ("plain", "co-located"):
+            best = max(q["tok/s"] for q in beside if q["mode"] == mode)
+            assert abs(r["x " + mode] - r["tok/s"] / best) < 0.011, (r, best)
+    return table
+
+
+@case
+def killed_and_gone_on():
+    """A sweep that is killed keeps what it had, leaves no process, and the same command measures the rest alone."""
+    with tempfile.TemporaryDirectory() as d:
+        folder = os.path.join(d, "s")
+        with open(os.path.join(d, "err"), "w+", encoding="utf-8") as err:
+            p = subprocess.Popen([BENCH, "sweep", "--save", folder, "--repeat", "2", *TINY], stdout=subprocess.DEVNULL,
+                                 stderr=err, cwd=ROOT, env=ENV)
+            mine = set()
+            wait_for(lambda: mine.update(descendants(p.pid)) or len(runs(folder)) >= 4, 120)
+            mine.update(descendants(p.pid))
+            assert p.poll() is None
+            p.send_signal(signal.SIGKILL)
+            p.wait()
+            wait_for(lambda: not any(alive(pid) for pid in mine), 30)
+        before, text = runs(folder), "".join(lines(folder))
+        assert 4 <= len(before) < 2 * len(WANTED)
+        with open(os.path.join(folder, "runs.jsonl"), "a", encoding="utf-8") as f:
+            f.write('{"by": "cut in the mid')
+        done = sweep(folder, "--repeat", "2", *TINY)
+        assert "cut short" in done.stderr, done.stderr
+        assert "".join(lines(folder)).startswith(text) and runs(folder)[:len(before)] == before
+        table = check_whole(folder, 2)
+        about = table["provenance"]
+        assert {"commit", "compiler", "machine", "cards", "driver", "nics", "launcher", "with", "options"} <= set(about)
+        again = sweep(folder, "--repeat", "2", *TINY, timeout=20)
+        assert "repetition" not in again.stderr and len(runs(folder)) == 2 * len(WANTED), again.stderr
+        more = sweep(folder, "--repeat", "2", *TINY, "--max-tokens", "17")  # that is another measurement
+        assert more.stderr.count("repetition") == 8, more.stderr
+
+
+@case
+def what_cannot_run_is_told():
+    with tempfile.TemporaryDirectory() as d:
+        folder = os.path.join(d, "s")
+        sweep(folder, "--tp", "1,4", "--hosts", "1,2", "--sessions", "1,3000", "--max-tokens", "8", "--plots", "none",
+              "--repeat", "1", "-o", "csv")
+        with open(os.path.join(folder, "points.csv"), encoding="utf-8", newline="") as f:
+            rows = list(csv.DictReader(f))
+        notes = {(r["hosts"], r["tp"], r["mode"], r["sessions"]): r["note"] for r in rows if r["devices"] == "2" or r["mode"] == "split"}
+        assert notes["1", "1", "split", "1"] == "", notes
+        assert notes["1", "1", "split", "3000"] == "3000 sessions: 1 target has room for 256", notes
+        assert notes["1", "4", "split", ""] == "tp 4: the target's 2 KV heads cannot be shared out so", notes
+        assert notes["2", "1", "split", ""] == "2 hosts are needed, there is 1", notes
+        assert notes["1", "4", "plain", ""] == "2 devices are no multiple of tp 4", notes
+        assert {r["runs"] for r in rows if r["note"] != ""} == {"0"}
+
+
+@case
+def what_does_not_come_up_is_told():
+    """The drafter's folder holds a head of another target: split fleets do not start, whole ones decode plainly."""
+    with tempfile.TemporaryDirectory() as d:
+        folder, bad = os.path.join(d, "s"), os.path.join(d, "head")
+        os.mkdir(bad)
+        for name in os.listdir(HEAD):
+            with open(os.path.join(HEAD, name), "rb") as f, open(os.path.join(bad, name), "wb") as g:
+                g.write(f.read() if name.endswith("config.json") else b"no weights")
+        sweep(folder, "--n-target", "1", "--sessions", "1", "--max-tokens", "8", "--plots", "none", "--repeat", "2",
+              "--draft", bad)
+        rows = {r["mode"]: r for r in points(folder)["rows"]}
+        for mode in ("split", "co-located"):
+            assert rows[mode]["runs"] == 0 and "ended with status" in rows[mode]["note"] and bad in rows[mode]["note"], rows
+        assert rows["plain"]["runs"] == 2 and rows["plain"]["tok/s"] > 0 and rows["plain"]["note"] is None, rows
+
+
+@case
+def one_line_for_each_mistake():
+    with tempfile.TemporaryDirectory() as d:
+        other = os.path.join(d, "other")
+        os.mkdir(other)
+        with open(os.path.join(other, "runs.jsonl"), "w", encoding="utf-8") as f:
+            f.write('{"rows": 1}\n')
+        for args, status, words in (
+                (("--save", other, "--tp", "1"), 1, "no run of a sweep"),
+                (("--save", "/proc/sweep", "--tp", "1"), 1, "/proc/sweep"),
+                (("--save", os.path.join(d, "none"), "--tp", "1", "--report"), 1, "No such file"),
+                (("--devices", "cpu,cuda:0"), 2, "--devices"),
+                (("--devices", "cuda:0,cuda:0"), 2, "--devices"),
+                (("--launcher", "none", "--host-names", "a"), 2, "mpirun"),
+                (("--launcher", "srun", "--tp", "1"), 2, "SLURM_JOB_NODELIST"),
+                (("--tp", "1", "--model", "/no/such"), 1, "/no/such")):
+            done = subprocess.run([BENCH, "sweep", *args, "--plots", "none"], capture_output=True, text=True, cwd=d, env=ENV,
+                                  timeout=60 * SLOW, check=False)
+            told = [x for x in done.stderr.splitlines() if not x.startswith("#")]
+            assert done.returncode == status and len(told) == 1 and words in told[0], (args, done.returncode, done.stderr)
+
+
+@case
+def clients_of_a_server():
+    """What a server refuses is told, and the other numbers of sessions are measured."""
+    with tempfile.TemporaryDirectory() as d:
+        key, ready = os.path.join(d, "key"), os.path.join(d, "ready")
+        subprocess.run([os.path.join(BUILD, "graft"), "serve", "--make-key", key], check=True, stdout=subprocess.DEVNULL)
+        env = dict(ENV, GRAFT_KEY_FILE=key)
+        serve = subprocess.Popen([os.path.join(BUILD, "graft"), "serve", "--control", "127.0.0.1:0", "--ready-file", ready,
+                                  "--spawn", "--model", TARGET, "--sessions", "2"], env=env, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: os.path.exists(ready), 60)
+            with open(ready, encoding="utf-8") as f:
+                address = f.read().strip()
+            done = subprocess.run([BENCH, "clients", "--connect", address, "--sessions", "2,3,1", "--modes", "plain",
+                                   "--max-tokens", "12", "-o", "json"], capture_output=True, text=True, cwd=ROOT, env=env,
+                                  timeout=60 * SLOW, check=False)
+            assert done.returncode == 1 and "3 sessions:" in done.stderr, done.stderr
+            rows = json.loads(done.stdout)["rows"]
+            assert [r["sessions"] for r in rows] == [2, 1] and len({r["texts"] for r in rows}) == 1, rows
+        finally:
+            serve.terminate()
+            serve.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
