@@ -264,23 +264,38 @@ enum gr_status gr_crowd_run(struct gr_crowd *c, const struct gr_prompt_set *prom
     return c->failed ? GR_EINVAL : GR_OK;
 }
 
+static double seconds_between(uint64_t begin_ns, uint64_t end_ns)
+{
+    return end_ns > begin_ns ? 1e-9 * (double)(end_ns - begin_ns) : 0.0;
+}
+
+/* Of a session by itself. */
+static double own_speed(const struct gr_crowd_session *s)
+{
+    const double seconds = seconds_between(s->when_ns[0], s->when_ns[s->n_token - 1]);
+    return seconds > 0.0 ? (s->n_token - 1.0) / seconds : 0.0;
+}
+
 struct gr_crowd_window gr_crowd_window(const struct gr_crowd_session *s, int n)
 {
-    uint64_t begin_ns = 0, end_ns = UINT64_MAX;
-    struct gr_crowd_window w = {.least = (double)UINT32_MAX};
+    uint64_t begin_ns = 0, end_ns = UINT64_MAX, first_ns = UINT64_MAX, last_ns = 0;
+    struct gr_crowd_window w = {.all_tokens = -1.0};
     for (int i = 0; i < n; i++) {
-        begin_ns = GR_MAX(begin_ns, s[i].when_ns[0]);
-        end_ns = GR_MIN(end_ns, s[i].when_ns[s[i].n_token - 1]);
+        const uint64_t from_ns = s[i].when_ns[0], to_ns = s[i].when_ns[s[i].n_token - 1];
+        begin_ns = GR_MAX(begin_ns, from_ns);
+        end_ns = GR_MIN(end_ns, to_ns);
+        first_ns = GR_MIN(first_ns, from_ns);
+        last_ns = GR_MAX(last_ns, to_ns);
+        w.all_tokens += s[i].n_token;
+        w.least = i == 0 ? own_speed(&s[i]) : GR_MIN(w.least, own_speed(&s[i]));
     }
     for (int i = 0; i < n; i++) {
-        double own = 0.0;
         for (uint32_t k = 0; k < s[i].n_token; k++) {
-            own += s[i].when_ns[k] > begin_ns && s[i].when_ns[k] <= end_ns;
+            w.tokens += s[i].when_ns[k] > begin_ns && s[i].when_ns[k] <= end_ns;
         }
-        w.tokens += own;
-        w.least = GR_MIN(w.least, own);
     }
-    w.seconds = end_ns > begin_ns ? 1e-9 * (double)(end_ns - begin_ns) : 0.0;
+    w.seconds = seconds_between(begin_ns, end_ns);
+    w.all_seconds = seconds_between(first_ns, last_ns);
     return w;
 }
 

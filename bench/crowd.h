@@ -61,11 +61,14 @@ GR_NODISCARD enum gr_status gr_crowd_run(struct gr_crowd *c, const struct gr_pro
                                          const struct gr_group_tree *tree);
 void gr_crowd_end(struct gr_crowd *c);
 
-/* Of the last run, while all sessions decode: from the last one's first token to the first one's last token. */
+/* Of a run: how many tokens came in which time. */
 struct gr_crowd_window {
-    double seconds, tokens; /* seconds 0: there was no such time */
-    double least;           /* tokens of the session that got the fewest */
+    double seconds, tokens; /* while all decode: from the last one's first token to the first one's last token; seconds
+                             * 0: there was no such time */
+    double all_seconds, all_tokens; /* from the first token of any to the last of any, that first one not counted */
+    double least;                   /* tokens/s of the slowest session over its own time; 0: it has none */
 };
+/* Each has two tokens or more. */
 struct gr_crowd_window gr_crowd_window(const struct gr_crowd_session *s, int n);
 
 #endif

@@ -165,8 +165,13 @@ static enum gr_status add_larger(struct gr_sweep_plan *p, const struct gr_sweep_
 static enum gr_status add_split(struct gr_sweep_plan *p, const struct gr_sweep_axes *axes,
                                 const struct gr_sweep_site *site, const struct gr_fleet *f)
 {
+    struct gr_fleet judged = *f;
     bool even = false;
     GR_TRY(add(p, site, f));
+    judge(&judged, site);
+    if (judged.why[0] != '\0') {
+        return GR_OK; /* nothing is compared with it */
+    }
     for (int i = 0; i < axes->tp.n; i++) {
         const int tp = (int)axes->tp.value[i];
         even = even || (is_group_size(tp) && gr_fleet_devices(f) % tp == 0);

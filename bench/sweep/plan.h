@@ -4,8 +4,9 @@
  * A device is what a rank of a target or a drafter has to itself: a GPU or, on CPUs, a share of them. A split fleet of
  * T targets of `tp' ranks and D drafters has T * tp + D devices. Beside it stand whole fleets of as many devices on as
  * many hosts: targets with the drafter in their own process, for every tp that is asked for; they decode with trees
- * (co-located) and without (plain). Where no tp that is asked for divides the number of devices there are the next
- * larger whole fleets instead, whose figures can be compared by the device alone. */
+ * (co-located) and without (plain). Nothing stands beside a fleet that cannot run. Where no tp that is asked for
+ * divides the number of devices there are the next larger whole fleets instead, whose figures can be compared by the
+ * device alone. */
 #ifndef GR_BENCH_SWEEP_PLAN_H
 #define GR_BENCH_SWEEP_PLAN_H
 

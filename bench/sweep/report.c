@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOGETHER_MIN 50.0 /* percent: with fewer tokens that came while all decoded, a figure is marked */
+#define TOGETHER_MIN \
+    50.0 /* percent, as clients.c's: with fewer tokens that came while all decoded a figure is marked */
 
 struct report {
     const struct gr_sweep *s;
@@ -97,9 +98,10 @@ static double over_rival(const struct report *r, const struct gr_point *p, enum 
 
 static void print_note(struct gr_table *t, const struct gr_point *p)
 {
-    char text[64];
+    char text[96];
     if (p->why[0] == '\0' && p->together < TOGETHER_MIN) {
-        snprintf(text, sizeof(text), "only %.0f %% of the tokens came while all decoded", p->together);
+        snprintf(text, sizeof(text), "%.0f %% of the tokens came while all decoded: speed is over all time",
+                 p->together);
         gr_table_text(t, text);
         return;
     }

@@ -212,7 +212,9 @@ static void test_window(void **state)
     const struct gr_crowd_window w = gr_crowd_window(s, 2);
     near(w.seconds, 1.5);
     near(w.tokens, 3.0);
-    near(w.least, 1.0);
+    near(w.all_seconds, 8.0);
+    near(w.all_tokens, 5.0);
+    near(w.least, 2.0 / 7.5);
 }
 
 static int begin(void **state)
