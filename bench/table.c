@@ -129,6 +129,20 @@ static void print_header(FILE *out, const json_t *p)
             text_of(p, "note")[0] != '\0' ? "\n" : "");
 }
 
+/* What `also' has and no line above says. */
+static void print_also(FILE *out, const json_t *p)
+{
+    static const char *const said[] = {"version", "commit", "compiler", "machine"};
+    json_t *rest = json_deep_copy(p);
+    for (size_t i = 0; i < GR_ARRAY_LEN(said); i++) {
+        json_object_del(rest, said[i]);
+    }
+    fputs("# ", out);
+    json_dumpf(rest, out, JSON_COMPACT);
+    fputc('\n', out);
+    json_decref(rest);
+}
+
 static bool is_quiet;
 
 void gr_table_quiet(bool quiet)
@@ -147,7 +161,11 @@ static void header(const struct gr_table *t, const char *what, const char *note)
         fputs(t->format == GR_TABLE_JSON ? ",\"rows\":[\n" : "}\n", t->out);
     }
     if (p != NULL && (t->format == GR_TABLE_MD || !is_quiet)) {
-        print_header(t->format == GR_TABLE_MD ? t->out : stderr, p);
+        FILE *out = t->format == GR_TABLE_MD ? t->out : stderr;
+        print_header(out, p);
+        if (also != NULL) {
+            print_also(out, also);
+        }
     }
     json_decref(p);
 }

@@ -104,7 +104,7 @@ void gr_point_read(const struct gr_store *s, const struct gr_fleet *f, enum gr_p
     text(&r, "shares", out->shares, sizeof(out->shares));
     text(&r, "texts", out->texts, sizeof(out->texts));
     gr_fleet_refuses(f, n_session, why);
-    if (f->why[0] != '\0' || why[0] != '\0') {
+    if (r.n == 0 && (f->why[0] != '\0' || why[0] != '\0')) {
         snprintf(out->why, sizeof(out->why), "%s", f->why[0] != '\0' ? f->why : why);
     } else if (r.n < n_repeat) {
         say_missing(s, id, n_repeat, out);

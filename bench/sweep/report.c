@@ -253,6 +253,14 @@ static enum gr_status write_file(const struct report *r, const char *name, enum 
     return gr_out_file_close(&o, ferror(o.f) == 0, NULL);
 }
 
+/* That of the rows, for those who read CSV. */
+static void print_provenance(const struct report *r, FILE *out, enum gr_table_format format)
+{
+    (void)format;
+    json_dumpf(gr_store_about(&r->s->store), out, JSON_INDENT(1));
+    fputc('\n', out);
+}
+
 static enum gr_status write_files(const struct report *r)
 {
     static const enum gr_table_format formats[] = {GR_TABLE_MD, GR_TABLE_CSV, GR_TABLE_JSON};
@@ -260,7 +268,7 @@ static enum gr_status write_files(const struct report *r)
         GR_TRY(write_file(r, "points", formats[i], print_points));
         GR_TRY(write_file(r, "capacity", formats[i], print_capacities));
     }
-    return GR_OK;
+    return write_file(r, "provenance", GR_TABLE_JSON, print_provenance);
 }
 
 static enum gr_status show(const struct report *r)

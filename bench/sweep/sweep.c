@@ -83,7 +83,14 @@ static enum gr_status keep_one(struct gr_sweep *s, const struct gr_sweep_life *l
     }
     gr_fleet_name(l->fleet, name);
     const struct gr_run_id id = id_of(l, name, trees, n_session);
-    return gr_store_add(&s->store, &id, row_of(l, trees, n_session), l->why);
+    const json_t *row = row_of(l, trees, n_session);
+    fprintf(stderr, "#   %s, %d sessions: ", id.mode, n_session);
+    if (row != NULL) {
+        fprintf(stderr, "%.1f tokens/s\n", json_number_value(json_object_get(row, "tok/s")));
+    } else {
+        fprintf(stderr, "%s\n", l->why[0] != '\0' ? l->why : "nothing");
+    }
+    return gr_store_add(&s->store, &id, row, l->why);
 }
 
 static enum gr_status keep(struct gr_sweep *s, const struct gr_sweep_life *l)
@@ -161,9 +168,6 @@ static enum gr_status live(struct gr_sweep *s, struct gr_sweep_life *l, bool *ca
     GR_TRY(make_place(s, l));
     GR_TRY(s->launcher == GR_BENCH_BY_NONE ? gr_sweep_live_here(s, l) : gr_sweep_live_launched(s, l));
     GR_TRY(read_rows(l));
-    if (l->why[0] != '\0') {
-        log_warn("%s: %s", name, l->why);
-    }
     *came_out = json_array_size(l->rows) > 0;
     const enum gr_status st = keep(s, l);
     json_decref(l->rows);
@@ -306,19 +310,55 @@ static enum gr_status prepare(struct gr_sweep *s)
     GR_TRY(find_devices(s));
     GR_TRY(gr_sweep_find_hosts(s));
     GR_TRY(find_models(s));
-    GR_TRY(gr_sweep_draw_check(s));
-    return gr_sweep_plan(&s->axes, &s->site, &s->plan);
+    return gr_sweep_draw_check(s);
 }
 
+/* What was measured elsewhere could run there: its hosts and devices count, not this machine's. */
+static void take_site(struct gr_sweep *s, const json_t *about)
+{
+    const size_t n_host = json_array_size(json_object_get(about, "hosts"));
+    const json_t *devices = json_object_get(json_object_get(about, "with"), "devices");
+    const bool on_cpu = json_integer_value(json_array_get(devices, 0)) == GR_DEVICE_CPU;
+    s->site.n_host = GR_MAX((int)n_host, 1);
+    s->site.n_device = on_cpu ? 0 : (int)json_array_size(devices);
+    s->site.device_cpu = 0;
+}
+
+static enum gr_status report_alone(struct gr_sweep *s)
+{
+    GR_TRY(gr_store_open(s->o.sweep_dir, NULL, &s->store));
+    take_site(s, gr_store_about(&s->store));
+    GR_TRY(gr_sweep_plan(&s->axes, &s->site, &s->plan));
+    return gr_sweep_report(s);
+}
+
+static enum gr_status open_store(struct gr_sweep *s)
+{
+    json_t *about = gr_sweep_about(s);
+    if (about == NULL) {
+        log_error("out of memory, or an option is no text in UTF-8");
+        return GR_ENOMEM;
+    }
+    const enum gr_status st = gr_store_open(s->o.sweep_dir, about, &s->store);
+    json_decref(about);
+    return st;
+}
+
+/* A sweep that is cut short reports what it has. */
 static enum gr_status measure(struct gr_sweep *s)
 {
-    json_t *about = s->o.report ? NULL : gr_sweep_about(s);
-    enum gr_status st = gr_store_open(s->o.sweep_dir, about, &s->store);
-    json_decref(about);
-    st = st == GR_OK && !s->o.report ? run(s) : st;
-    st = st == GR_OK ? gr_sweep_report(s) : st;
-    gr_store_close(&s->store);
-    return st;
+    GR_TRY(gr_sweep_plan(&s->axes, &s->site, &s->plan));
+    if (s->o.dry_run) {
+        tell(s);
+        return GR_OK;
+    }
+    GR_TRY(open_store(s));
+    const enum gr_status st = run(s);
+    if (st != GR_OK && st != GR_ECANCELED) {
+        return st;
+    }
+    const enum gr_status reported = gr_sweep_report(s);
+    return st != GR_OK ? st : reported;
 }
 
 /* Options that the older benchmark of this name does not have ask for this one. */
@@ -348,12 +388,10 @@ int gr_bench_sweep(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
+    s.store.lock_fd = -1;
     enum gr_status st = prepare(&s);
-    if (st == GR_OK && s.o.dry_run) {
-        tell(&s);
-        return 0;
-    }
-    st = st == GR_OK ? measure(&s) : st;
+    st = st != GR_OK ? st : s.o.report ? report_alone(&s) : measure(&s);
+    gr_store_close(&s.store);
     if (st == GR_ECANCELED && gr_crew_signal() != 0) {
         log_error("interrupted; the same command goes on after what it has measured");
         return GR_EXIT_SIGNAL + gr_crew_signal();

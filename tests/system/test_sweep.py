@@ -98,8 +98,28 @@ def killed_and_gone_on():
         assert {"commit", "compiler", "machine", "cards", "driver", "nics", "launcher", "with", "options"} <= set(about)
         again = sweep(folder, "--repeat", "2", *TINY, timeout=20)
         assert "# split" not in again.stderr and len(runs(folder)) == 2 * len(WANTED), again.stderr
+        with open(os.path.join(folder, "provenance.json"), encoding="utf-8") as f:
+            assert json.load(f)["with"]["max-tokens"] == "16"
+        told = sweep(folder, "--repeat", "2", *TINY, "--report", "--devices", "cuda:7", timeout=20)  # measured elsewhere
+        assert points(folder)["rows"] == table["rows"] and "tokens/s a client" not in told.stderr
         more = sweep(folder, "--repeat", "2", *TINY, "--max-tokens", "17")  # that is another measurement
         assert more.stderr.count(", repetition ") == 8, more.stderr
+
+
+@case
+def interrupted():
+    """SIGTERM: what was measured is reported, and nothing is left."""
+    with tempfile.TemporaryDirectory() as d:
+        folder = os.path.join(d, "s")
+        p = subprocess.Popen([BENCH, "sweep", "--save", folder, "--repeat", "5", *TINY], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, cwd=ROOT, env=ENV)
+        mine = set()
+        wait_for(lambda: mine.update(descendants(p.pid)) or len(runs(folder)) >= 2, 120)
+        p.terminate()
+        out, err = p.communicate(timeout=60 * SLOW)
+        assert p.returncode == 143 and "goes on after what it has measured" in err, (p.returncode, err)
+        assert sum(r["runs"] for r in points(folder)["rows"]) == len(runs(folder)) and "not run yet" in out, out
+        wait_for(lambda: not any(alive(pid) for pid in mine), 30)
 
 
 @case
