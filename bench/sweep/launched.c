@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORD_MAX 512   /* of the whole command */
-#define EXTRA_MAX 32   /* words of --launcher-options */
-#define GRACE_S 60     /* for the job to end after its clients */
-#define ROLES_MAX 1024 /* bytes of the roles' text */
+#define WORD_MAX ((2 * GR_CHILD_ARG_MAX + 8) * GR_SWEEP_HOST_MAX + 64) /* of the whole command */
+#define EXTRA_MAX 32                                                   /* words of --launcher-options */
+#define GRACE_S 60                                                     /* for the job to end after its clients */
+#define ROLES_MAX 1024                                                 /* bytes of the roles' text */
 
 struct job {
     const char *word[WORD_MAX + 1]; /* NULL after the last */
@@ -25,7 +25,7 @@ struct job {
     char roles[ROLES_MAX], hosts[GR_SWEEP_HOST_MAX * 80 + 512], number[2 * GR_SWEEP_HOST_MAX + 4][128];
     int n_number;
     int n_rank[GR_SWEEP_HOST_MAX]; /* of each host, the orchestrator's among those of the first */
-    char extra[1024], dir[PATH_MAX];
+    char extra[GR_LINE_WORDS_MAX + 1], dir[PATH_MAX];
 };
 
 static void add(struct job *j, const char *word)
@@ -102,6 +102,7 @@ static void build_rank(const struct gr_sweep *s, const struct gr_sweep_life *l, 
     if (gr_bench_is_given(&s->o, GR_BENCH_OPTION_draft_context)) {
         gr_child_args_add_number(a, "--draft-context", s->o.draft_context);
     }
+    gr_line_words(&j->rank, s->o.worker_options);
     if (f->n_host > 1) { /* the folder of --save, which all hosts see */
         gr_child_args_add(a, "--job-dir", j->dir);
     }
@@ -122,9 +123,8 @@ static void add_rank(struct job *j)
 static void add_extra(const struct gr_sweep *s, struct job *j)
 {
     char *save = NULL;
-    int n = 0;
     snprintf(j->extra, sizeof(j->extra), "%s", s->o.launcher_options != NULL ? s->o.launcher_options : "");
-    for (char *w = strtok_r(j->extra, " ", &save); w != NULL && n < EXTRA_MAX; w = strtok_r(NULL, " ", &save), n++) {
+    for (char *w = strtok_r(j->extra, " ", &save); w != NULL; w = strtok_r(NULL, " ", &save)) {
         add(j, w);
     }
 }

@@ -5,6 +5,7 @@
 #include "common/process/program.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <string.h>
 
 void gr_line_begin(struct gr_line *l, const char *program)
@@ -23,6 +24,15 @@ const char *gr_line_keep(struct gr_line *l, const char *fmt, ...)
     vsnprintf(to, sizeof(l->text[0]), fmt, ap);
     va_end(ap);
     return to;
+}
+
+void gr_line_words(struct gr_line *l, const char *text)
+{
+    char *save = NULL;
+    char *copy = (char *)(uintptr_t)gr_line_keep(l, "%s", text != NULL ? text : "");
+    for (char *w = strtok_r(copy, " ", &save); w != NULL; w = strtok_r(NULL, " ", &save)) {
+        gr_child_args_add_flag(&l->args, w, true);
+    }
 }
 
 const char *gr_line_devices(struct gr_line *l, const struct gr_sweep *s, int first, int n)
@@ -62,6 +72,7 @@ static void add_common(struct gr_line *l, const struct gr_sweep *s, const char *
     if (gr_bench_is_given(&s->o, GR_BENCH_OPTION_draft_context)) {
         gr_child_args_add_number(a, "--draft-context", s->o.draft_context);
     }
+    gr_line_words(l, s->o.worker_options);
 }
 
 void gr_line_target(struct gr_line *l, const struct gr_sweep *s, const struct gr_sweep_life *life,

@@ -6,6 +6,8 @@
 #include "common/process/child_args.h"
 
 #define GR_LINE_TEXT_MAX 40
+#define GR_LINE_WORDS_MAX 300 /* bytes of --worker-options */
+#define GR_LINE_N_WORD 16
 
 struct gr_line {
     struct gr_child_args args;
@@ -18,6 +20,9 @@ struct gr_line {
 void gr_line_begin(struct gr_line *l, const char *program);
 /* A copy of a text that lives as long as the line. */
 const char *gr_line_keep(struct gr_line *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The words of a text, which have blanks between them: at most GR_LINE_N_WORD, of GR_LINE_WORDS_MAX bytes together.
+ * text NULL: none. */
+void gr_line_words(struct gr_line *l, const char *text);
 /* "graft-target --join ... --model ..." of worker i of a fleet, which stands at `place'. join: as --join takes it. */
 void gr_line_target(struct gr_line *l, const struct gr_sweep *s, const struct gr_sweep_life *life,
                     const struct gr_place *place, const char *join);

@@ -11,6 +11,7 @@
 #include "bench/paths.h"
 #include "bench/prompt_set.h"
 #include "bench/sweep/draw.h"
+#include "bench/sweep/line.h"
 #include "bench/sweep/point.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
@@ -304,11 +305,28 @@ static void take_axes(struct gr_sweep *s)
     s->n_slot = GR_MIN((int)n->value[n->n - 1], GR_FLEET_SESSION_MAX);
 }
 
+static enum gr_status check_words(const char *name, const char *words)
+{
+    int n = 0;
+    for (const char *p = words; p != NULL && *p != '\0'; p += strcspn(p, " ")) {
+        p += strspn(p, " ");
+        n += *p != '\0';
+    }
+    if (n > GR_LINE_N_WORD || (words != NULL && strlen(words) > GR_LINE_WORDS_MAX)) {
+        log_error("--%s: more than %d words, or than %d bytes", name, GR_LINE_N_WORD, GR_LINE_WORDS_MAX);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
 static enum gr_status prepare(struct gr_sweep *s)
 {
     take_axes(s);
+    GR_TRY(check_words("worker-options", s->o.worker_options));
+    GR_TRY(check_words("launcher-options", s->o.launcher_options));
     GR_TRY(find_devices(s));
     GR_TRY(gr_sweep_find_hosts(s));
+    s->site.one_gpu = s->launcher != GR_BENCH_BY_NONE && s->site.n_device > 0;
     GR_TRY(find_models(s));
     return gr_sweep_draw_check(s);
 }
@@ -365,11 +383,11 @@ static enum gr_status measure(struct gr_sweep *s)
 static bool asks_for_fleets(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
-        const char *word = argv[i] + (strncmp(argv[i], "--", 2) == 0 ? 2 : 0);
-        const struct gr_option *r =
-            word != argv[i] ? gr_option_find(&gr_bench_option_table, GR_BENCH_SWEEP, word, strcspn(word, "=")) : NULL;
-        if (strcmp(argv[i], "-h") == 0 || (r != NULL && strcmp(r->name, "help") == 0) ||
-            (r != NULL && !gr_option_is_for(r, GR_BENCH_TREE_SIZES))) {
+        const char *word = strncmp(argv[i], "--", 2) == 0 ? argv[i] + 2 : "";
+        const size_t len = strcspn(word, "=");
+        const bool is_own = gr_option_find(&gr_bench_option_table, GR_BENCH_SWEEP, word, len) != NULL &&
+                            gr_option_find(&gr_bench_option_table, GR_BENCH_TREE_SIZES, word, len) == NULL;
+        if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0 || is_own) {
             return true;
         }
     }

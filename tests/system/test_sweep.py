@@ -157,6 +157,27 @@ def what_does_not_come_up_is_told():
 
 
 @case
+def commands_are_told():
+    """Sixty hosts, groups on GPUs, words for the workers; nothing runs."""
+    with tempfile.TemporaryDirectory() as d:
+        hosts = ",".join(f"h{i}" for i in range(60))
+        args = ("--n-target", "60", "--tp", "1,2", "--devices", "cuda:0,cuda:1,cuda:2", "--hosts", "60", "--plots", "none",
+                "--worker-options", "--kv-blocks 77", "--model", TARGET, "--dry-run")
+        done = sweep(os.path.join(d, "s"), *args, "--host-names", hosts)
+        assert "tp 2: graft launch gives a target one GPU" in done.stdout
+        line = next(x for x in done.stdout.splitlines() if x.startswith("mpirun"))
+        assert line.count(" --host ") == 60 and "--host h59:1 " in line and "--host h0:3 " in line, line[:900]
+        assert line.count("--kv-blocks 77") == 60 and line.count(",target:1") == 60 * 60 and "cuda:local" in line
+        args = tuple("1" if x == "60" else x for x in args)
+        lines = sweep(os.path.join(d, "s"), *args).stdout.splitlines()
+        lines = lines[lines.index("# split h1 t1 d1 tp2, 3 devices"):]
+        target, draft = lines[1:3]
+        assert " --device cuda:0,cuda:1 --tensor-parallel-size 2 " in target and "--kv-blocks 77" in target, target
+        assert " --device cuda:2 " in draft and "--kv-blocks 77" in draft, draft
+        assert not os.path.exists(os.path.join(d, "s"))
+
+
+@case
 def one_line_for_each_mistake():
     with tempfile.TemporaryDirectory() as d:
         other = os.path.join(d, "other")
@@ -170,6 +191,7 @@ def one_line_for_each_mistake():
                 (("--devices", "cpu,cuda:0"), 2, "--devices"),
                 (("--devices", "cuda:0,cuda:0"), 2, "--devices"),
                 (("--launcher", "none", "--host-names", "a"), 2, "mpirun"),
+                (("--tp", "1", "--worker-options", 17 * "--x "), 2, "--worker-options: more than 16 words"),
                 (("--launcher", "srun", "--tp", "1"), 2, "SLURM_JOB_NODELIST"),
                 (("--tp", "1", "--model", "/no/such"), 1, "/no/such")):
             done = subprocess.run([BENCH, "sweep", *args, "--plots", "none"], capture_output=True, text=True, cwd=d, env=ENV,
