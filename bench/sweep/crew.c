@@ -48,6 +48,23 @@ void gr_crew_begin(struct gr_crew *c, const char *dir, const char *key_hex)
 
 /* ---- starting ---- */
 
+cpu_set_t gr_crew_cpus(const cpu_set_t *own, int from, int n)
+{
+    cpu_set_t out;
+    int at = 0;
+    CPU_ZERO(&out);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, own)) {
+            continue;
+        }
+        if (at >= from && at < from + n) {
+            CPU_SET(cpu, &out);
+        }
+        at++;
+    }
+    return out;
+}
+
 /* graft's options as variables would reach some processes of a fleet and not others, and a launcher's word for this
  * process is wrong for its children. */
 static bool is_dropped(const char *entry)

@@ -35,6 +35,8 @@ void gr_crew_begin(struct gr_crew *c, const char *dir, const char *key_hex);
  * launchers tell ranks apart. */
 GR_NODISCARD enum gr_status gr_crew_start(struct gr_crew *c, const char *name, const char *const *argv,
                                           const cpu_set_t *cpus, bool read, int *index_out);
+/* Those of `own' that are its CPUs number from, ..., from + n - 1; fewer where it has fewer. Pure. */
+cpu_set_t gr_crew_cpus(const cpu_set_t *own, int from, int n);
 /* Until member `index' has ended. GR_OK: with status 0. GR_EINVAL: otherwise, or another one ended before: why says
  * who, and the last line that it wrote. GR_ETIMEDOUT: neither has happened within limit_s; GR_ECANCELED: a signal came.
  */

@@ -13,28 +13,15 @@
 
 #define SERVE_S 60 /* until the orchestrator listens */
 
-/* CPUs `from' to `from + n - 1' of those that this process may use. */
-static cpu_set_t cpus_of(int from, int n)
-{
-    cpu_set_t own, out;
-    int at = 0;
-    CPU_ZERO(&own);
-    CPU_ZERO(&out);
-    (void)sched_getaffinity(0, sizeof(own), &own);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &own) && at++ >= from && at <= from + n) {
-            CPU_SET(cpu, &out);
-        }
-    }
-    return out;
-}
-
 /* n devices from `device' on; device -1: the orchestrator and the clients, which share the first CPU. */
 static enum gr_status start(struct gr_sweep *s, struct gr_crew *c, const char *name, const struct gr_line *l,
                             int device, int n, bool read, int *index_out)
 {
     const int k = s->site.device_cpu;
-    const cpu_set_t cpus = device < 0 ? cpus_of(0, 1) : cpus_of(1 + device * k, n * k);
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    (void)sched_getaffinity(0, sizeof(own), &own);
+    const cpu_set_t cpus = device < 0 ? gr_crew_cpus(&own, 0, 1) : gr_crew_cpus(&own, 1 + device * k, n * k);
     return gr_crew_start(c, name, l->args.argv, k > 0 ? &cpus : NULL, read, index_out);
 }
 

@@ -1,4 +1,5 @@
 /* Which fleets a sweep runs, what stands beside them, where their workers go, and why some cannot run. */
+#include "bench/sweep/crew.h"
 #include "bench/sweep/plan.h"
 #include "tests/unit/log_capture.h"
 
@@ -169,6 +170,28 @@ static void test_places(void **state)
     assert_false(gr_fleet_place(&(struct gr_fleet){.n_host = 3, .n_target = 4, .tp = 2}, &site, place, NULL));
 }
 
+/* Of CPUs with gaps between them, every device gets its own. */
+static void test_cpus(void **state)
+{
+    cpu_set_t own, all;
+    (void)state;
+    CPU_ZERO(&own);
+    CPU_ZERO(&all);
+    for (int cpu = 3; cpu < 33; cpu += 3) {
+        CPU_SET(cpu, &own);
+    }
+    for (int device = 0; device < 3; device++) {
+        const cpu_set_t part = gr_crew_cpus(&own, 1 + 3 * device, 3);
+        cpu_set_t both;
+        CPU_AND(&both, &all, &part);
+        assert_true(CPU_COUNT(&part) == 3 && CPU_COUNT(&both) == 0 && CPU_ISSET(6 + 9 * device, &part));
+        CPU_OR(&all, &all, &part);
+    }
+    const cpu_set_t first = gr_crew_cpus(&own, 0, 1), past = gr_crew_cpus(&own, 9, 2);
+    CPU_OR(&all, &all, &first);
+    assert_true(CPU_EQUAL(&all, &own) && CPU_COUNT(&past) == 1 && CPU_ISSET(30, &past));
+}
+
 static void test_too_many(void **state)
 {
     const struct gr_sweep_axes a = axes(LIST(1, 2, 3, 4, 5, 6, 7, 8), LIST(1, 2, 3, 4, 5, 6, 7, 8),
@@ -187,7 +210,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal_devices),   cmocka_unit_test(test_next_larger),
         cmocka_unit_test(test_what_cannot_run), cmocka_unit_test(test_room),
-        cmocka_unit_test(test_places),          cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_places),          cmocka_unit_test(test_cpus),
+        cmocka_unit_test(test_too_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
