@@ -18,6 +18,7 @@ enum gr_bench_command {
     GR_BENCH_TUNE = 1 << 6,
     GR_BENCH_KERNELS = 1 << 7,
     GR_BENCH_TRANSPORT = 1 << 8,
+    GR_BENCH_SIMULATE = 1 << 9,
     GR_BENCH_SWEEP = 1 << 10,
     GR_BENCH_CLIENTS = 1 << 11,
 };

@@ -1,0 +1,18 @@
+/* Measured costs as a JSON file, for simulations: docs/bench.md tells its keys. Times in it are microseconds. */
+#ifndef GR_BENCH_COSTS_FILE_H
+#define GR_BENCH_COSTS_FILE_H
+
+#include "common/base/status.h"
+#include "simulate/costs.h"
+
+#define GR_COSTS_ABOUT_MAX 256
+
+struct gr_costs_file {
+    char about[GR_COSTS_ABOUT_MAX]; /* a line: of which machine and models they are */
+    struct gr_sim_costs costs;
+};
+
+/* Everything is checked; what is wrong is logged with its key. GR_ENOTFOUND, GR_EFORMAT. */
+GR_NODISCARD enum gr_status gr_costs_file_load(const char *path, struct gr_costs_file *out);
+
+#endif

@@ -1,0 +1,244 @@
+/* graft-bench simulate: the real state machines of a whole fleet on a virtual clock (simulate/fleet.h), with costs that
+ * were measured (bench/costs_file.h): what so many workers would make of so many sessions, and what limits them first.
+ */
+#include "bench/bench.h"
+#include "bench/costs_file.h"
+#include "bench/paths.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/process/program.h"
+#include "simulate/fleet.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_FLEET_MAX 16
+#define N_MODE 2
+
+struct size {
+    int n_target, n_draft;
+};
+
+struct bench {
+    struct gr_bench_options o;
+    struct gr_costs_file file;
+    struct size fleet[N_FLEET_MAX];
+    int n_fleet;
+};
+
+/* A run, and how long the simulation of it took. */
+struct run {
+    struct size size;
+    int n_session;
+    bool trees;
+    struct gr_fleet_result r;
+    double wall_s;
+};
+
+/* ---- running ---- */
+
+static struct gr_fleet_config config_of(const struct bench *b, const struct run *run)
+{
+    const struct gr_bench_options *o = &b->o;
+    return (struct gr_fleet_config){
+        .costs = &b->file.costs,
+        .seed = (uint64_t)o->simulate_seed,
+        .n_target = run->size.n_target,
+        .n_draft = run->trees ? run->size.n_draft : 0,
+        .n_slot = (int)o->slots,
+        .shared = o->one_device,
+        .ahead = o->ahead == 0 ? !o->one_device : o->ahead == 1,
+        .n_node = !run->trees          ? -1
+                  : o->tree == GR_AUTO ? 0
+                                       : (int)o->tree,
+        .n_session = run->n_session,
+        .n_prompt = (int)o->simulate_prompt,
+        .n_new = (int)o->simulate_max_tokens,
+        .n_warm = (int)o->warm_groups,
+        .n_group = (int)o->groups,
+        .run_ns = (uint64_t)(1e9 * o->seconds),
+        .warm_ns = (uint64_t)(0.25e9 * o->seconds),
+        .mean_life_s = o->mean_life,
+        .restart_ns = 5 * GR_S,
+        .notice_ns = GR_MS,
+    };
+}
+
+static enum gr_status run_one(const struct bench *b, struct run *run)
+{
+    const struct gr_fleet_config config = config_of(b, run);
+    const uint64_t begin_ns = gr_clock_ns();
+    struct gr_fleet *f = NULL;
+    enum gr_status st = gr_fleet_create(&config, &f);
+    if (st == GR_OK) {
+        st = gr_fleet_run(f, &run->r);
+    }
+    gr_fleet_destroy(f);
+    run->wall_s = 1e-9 * (double)(gr_clock_ns() - begin_ns);
+    return st;
+}
+
+/* ---- the table ---- */
+
+static const char *const columns[] = {"targets",
+                                      "drafters",
+                                      "sessions",
+                                      "mode",
+                                      "tok/s",
+                                      "x plain",
+                                      "decode tok/s",
+                                      "mean acceptance length",
+                                      "tokens per round",
+                                      "sessions/pass",
+                                      "rows/pass",
+                                      "targets busy %",
+                                      "drafters busy %",
+                                      "links busy %",
+                                      "orchestrator busy %",
+                                      "its wait us",
+                                      "limit",
+                                      "ns/COMMIT",
+                                      "us/look",
+                                      "us/placement",
+                                      "losses",
+                                      "failed",
+                                      "simulated s",
+                                      "wall s"};
+
+static double quotient(double a, double b)
+{
+    return b > 0.0 ? a / b : NAN;
+}
+
+/* Which of them is busiest, as far as it is nearly always busy. */
+static const char *limit_of(const struct run *run)
+{
+    const struct gr_fleet_result *r = &run->r;
+    const struct {
+        const char *name;
+        double busy;
+    } all[] = {{"targets", r->target_busy},
+               {"drafters", run->trees ? r->draft_busy : 0.0},
+               {"links", r->link_busy_most},
+               {"orchestrator", r->orch_busy}};
+    size_t best = 0;
+    for (size_t i = 1; i < GR_ARRAY_LEN(all); i++) {
+        best = all[i].busy > all[best].busy ? i : best;
+    }
+    return all[best].name;
+}
+
+static void print_row(struct gr_table *t, const struct run *run, double plain)
+{
+    const struct gr_fleet_result *r = &run->r;
+    const struct gr_fleet_real *real = &r->real;
+    const double speed = quotient((double)r->n_token, r->seconds);
+    gr_table_number(t, run->size.n_target, 0);
+    gr_table_number(t, run->size.n_draft, 0);
+    gr_table_number(t, run->n_session, 0);
+    gr_table_text(t, run->trees ? "trees" : "plain");
+    gr_table_number(t, speed, 0);
+    gr_table_number(t, quotient(speed, plain), 2);
+    gr_table_number(t, quotient((double)r->all_token, r->all_seconds), 0);
+    gr_table_number(t, r->n_draft > 0 ? 1.0 + (double)r->n_accepted / (double)r->n_draft : 1.0, 2);
+    gr_table_number(t, 1.0 + quotient((double)r->n_accepted, (double)r->n_round), 2);
+    gr_table_number(t, quotient((double)r->n_pass_seq, (double)r->n_pass), 1);
+    gr_table_number(t, quotient((double)r->n_pass_row, (double)r->n_pass), 1);
+    gr_table_number(t, 100.0 * r->target_busy, 1);
+    gr_table_number(t, 100.0 * r->draft_busy, 1);
+    gr_table_number(t, 100.0 * r->link_busy, 2);
+    gr_table_number(t, 100.0 * r->orch_busy, 1);
+    gr_table_number(t, 1e-3 * r->mean_wait_ns, 1);
+    gr_table_text(t, limit_of(run));
+    gr_table_number(t, quotient((double)real->commit_ns, (double)real->n_commit), 0);
+    gr_table_number(t, 1e-3 * quotient((double)real->step_ns, (double)real->n_step), 2);
+    gr_table_number(t, 1e-3 * quotient((double)real->place_ns, (double)real->n_place), 2);
+    gr_table_number(t, (double)r->n_loss, 0);
+    gr_table_number(t, (double)r->n_failed, 0);
+    gr_table_number(t, r->virtual_seconds, 2);
+    gr_table_number(t, run->wall_s, 1);
+}
+
+/* Plain decoding first, if it is asked for: trees are compared with it. */
+static enum gr_status run_size(const struct bench *b, struct gr_table *t, struct size size, int n_session)
+{
+    double plain = 0.0;
+    for (int trees = 0; trees < N_MODE; trees++) {
+        bool wanted = false;
+        for (int i = 0; i < b->o.decoding.n; i++) {
+            wanted = wanted || b->o.decoding.value[i] == (trees ? GR_BENCH_TREES : GR_BENCH_PLAIN);
+        }
+        if (!wanted || (trees && size.n_draft == 0)) {
+            continue;
+        }
+        struct run run = {.size = size, .n_session = n_session, .trees = trees != 0};
+        GR_TRY(run_one(b, &run));
+        plain = trees ? plain : quotient((double)run.r.n_token, run.r.seconds);
+        print_row(t, &run, plain);
+        fflush(stdout);
+    }
+    return GR_OK;
+}
+
+static enum gr_status run_all(const struct bench *b)
+{
+    struct gr_table t;
+    char note[640];
+    snprintf(
+        note, sizeof(note),
+        "%s; simulated: %s%d prompt tokens and %d new ones a session, seed %d; busy: share of the time, the mean of "
+        "all; its wait: of a message for the orchestrator; ns/COMMIT, us/look, us/placement: what its machine took "
+        "on the computer that simulated",
+        b->file.about, b->o.one_device ? "both models by turns on one device, " : "", (int)b->o.simulate_prompt,
+        (int)b->o.simulate_max_tokens, (int)b->o.simulate_seed);
+    gr_table_begin(&t, gr_bench_format(&b->o), stdout, "simulate", note, columns, (int)GR_ARRAY_LEN(columns));
+    for (int i = 0; i < b->n_fleet; i++) {
+        for (int k = 0; k < b->o.simulate_sessions.n; k++) {
+            GR_TRY(run_size(b, &t, b->fleet[i], (int)b->o.simulate_sessions.value[k]));
+        }
+    }
+    gr_table_end(&t);
+    return GR_OK;
+}
+
+/* ---- options ---- */
+
+/* T+D,T+D,... */
+static enum gr_status read_fleets(struct bench *b, const char *text)
+{
+    while (b->n_fleet < N_FLEET_MAX) {
+        struct size *s = &b->fleet[b->n_fleet];
+        int n = 0;
+        if (sscanf(text, "%4d+%4d%n", &s->n_target, &s->n_draft, &n) != 2 || s->n_target < 1 || s->n_draft < 0 ||
+            (text[n] != '\0' && text[n] != ',')) {
+            break;
+        }
+        b->n_fleet++;
+        if (text[n] == '\0') {
+            return GR_OK;
+        }
+        text += n + 1;
+    }
+    log_error("--fleets: at most %d sizes TARGETS+DRAFTERS with commas between them, as 1+1,3+1; not at `%s'",
+              N_FLEET_MAX, text);
+    return GR_EINVAL;
+}
+
+int gr_bench_simulate(int argc, char **argv)
+{
+    static struct bench b;
+    const int status = gr_bench_options_read(&b.o, GR_BENCH_SIMULATE, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    enum gr_status st = read_fleets(&b, b.o.fleets);
+    if (st == GR_OK) {
+        st = gr_costs_file_load(gr_bench_path_of(&b.o, GR_BENCH_OPTION_costs), &b.file);
+    }
+    if (st == GR_OK) {
+        st = run_all(&b);
+    }
+    return st == GR_OK ? 0 : gr_program_refused(st);
+}
