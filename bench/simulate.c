@@ -99,8 +99,8 @@ static const char *const columns[] = {"targets",
                                       "orchestrator busy %",
                                       "its wait us",
                                       "limit",
+                                      "ns/message",
                                       "ns/COMMIT",
-                                      "us/look",
                                       "us/placement",
                                       "losses",
                                       "failed",
@@ -152,9 +152,9 @@ static void print_row(struct gr_table *t, const struct run *run, double plain)
     gr_table_number(t, 100.0 * r->orch_busy, 1);
     gr_table_number(t, 1e-3 * r->mean_wait_ns, 1);
     gr_table_text(t, limit_of(run));
-    gr_table_number(t, quotient((double)real->commit_ns, (double)real->n_commit), 0);
-    gr_table_number(t, 1e-3 * quotient((double)real->step_ns, (double)real->n_step), 2);
-    gr_table_number(t, 1e-3 * quotient((double)real->place_ns, (double)real->n_place), 2);
+    gr_table_number(t, quotient(real->message_ns, (double)real->n_message), 0);
+    gr_table_number(t, quotient(real->message_ns + real->step_ns, (double)real->n_commit), 0);
+    gr_table_number(t, 1e-3 * quotient(real->place_ns, (double)real->n_place), 2);
     gr_table_number(t, (double)r->n_loss, 0);
     gr_table_number(t, (double)r->n_failed, 0);
     gr_table_number(t, r->virtual_seconds, 2);
@@ -185,12 +185,13 @@ static enum gr_status run_size(const struct bench *b, struct gr_table *t, struct
 static enum gr_status run_all(const struct bench *b)
 {
     struct gr_table t;
-    char note[640];
+    char note[768];
     snprintf(
         note, sizeof(note),
         "%s; simulated: %s%d prompt tokens and %d new ones a session, seed %d; busy: share of the time, the mean of "
-        "all; its wait: of a message for the orchestrator; ns/COMMIT, us/look, us/placement: what its machine took "
-        "on the computer that simulated",
+        "all; "
+        "its wait: of a message for the orchestrator; ns/message, ns/COMMIT (messages and looks around), us/placement: "
+        "CPU time that its machine took on the computer that simulated",
         b->file.about, b->o.one_device ? "both models by turns on one device, " : "", (int)b->o.simulate_prompt,
         (int)b->o.simulate_max_tokens, (int)b->o.simulate_seed);
     gr_table_begin(&t, gr_bench_format(&b->o), stdout, "simulate", note, columns, (int)GR_ARRAY_LEN(columns));

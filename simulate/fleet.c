@@ -50,6 +50,11 @@ static void plan_loss(struct gr_fleet *f, const struct fleet_worker *w)
 
 static enum gr_status check(const struct gr_fleet_config *c)
 {
+    if (c->n_session > c->n_target * c->n_slot) {
+        log_error("%d sessions at once: %d targets have room for %d", c->n_session, c->n_target,
+                  c->n_target * c->n_slot);
+        return GR_ELIMIT;
+    }
     if (c->n_target + c->n_draft > GR_ORCH_WORKER_MAX || c->n_session > GR_ORCH_SESSION_MAX) {
         log_error("%d workers and %d sessions: an orchestrator has room for %d workers and %d sessions",
                   c->n_target + c->n_draft, c->n_session, GR_ORCH_WORKER_MAX, GR_ORCH_SESSION_MAX);
@@ -193,6 +198,13 @@ static bool is_over(const struct gr_fleet *f)
     return c->run_ns > 0 ? f->now_ns >= c->run_ns : f->i_group == c->n_warm + c->n_group;
 }
 
+/* Of the time so far; what runs at this moment counts as far as it has come. */
+static double busy_share(const struct gr_fleet *f, const struct fleet_device *d)
+{
+    const double ahead_ns = d->busy_until_ns > f->now_ns ? (double)(d->busy_until_ns - f->now_ns) : 0.0;
+    return GR_MAX(d->busy_ns - ahead_ns, 0.0) / GR_MAX((double)f->now_ns, 1.0);
+}
+
 static void sum_up(struct gr_fleet *f)
 {
     struct gr_fleet_result *r = &f->result;
@@ -203,7 +215,7 @@ static void sum_up(struct gr_fleet *f)
     r->orch_busy = f->orch_busy_ns / all_ns;
     for (uint32_t i = 0; i < f->n_worker; i++) {
         const struct fleet_worker *w = &f->worker[i];
-        const double busy = f->device[i].busy_ns / all_ns;
+        const double busy = busy_share(f, &f->device[i]);
         r->target_busy += w->is_target ? busy / f->config.n_target : 0.0;
         r->draft_busy += w->is_target ? 0.0 : busy / f->config.n_draft;
         r->link_busy += w->sent_ns / all_ns / f->n_worker;

@@ -33,12 +33,14 @@ struct gr_fleet_config {
     uint64_t restart_ns, notice_ns;
 };
 
-/* What the orchestrator's machine really took. Sums. */
+/* What the orchestrator's machine really took of this computer's CPU. Sums. */
 struct gr_fleet_real {
-    uint64_t n_commit, commit_ns;   /* COMMITs: decoded and dealt with */
-    uint64_t n_message, message_ns; /* all messages of workers, those among them */
-    uint64_t n_step, step_ns;       /* looks around, one after each batch of messages */
-    uint64_t n_place, place_ns;     /* new sessions: submitted, placed, opened */
+    uint64_t n_message, n_commit; /* messages of workers; COMMITs among them */
+    double message_ns;            /* decoded and dealt with, the clients' events included */
+    uint64_t n_step;
+    double step_ns;   /* looks around, one after each batch of messages */
+    uint64_t n_place; /* new sessions: submitted, placed, opened */
+    double place_ns;
 };
 
 struct gr_fleet_result {

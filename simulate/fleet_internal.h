@@ -63,8 +63,9 @@ struct fleet_worker {
     uint64_t lane_ns[GR_N_FRAME_CLASS], control_ns;
     double sent_ns; /* in which it was busy */
     enum gr_frame_class frame_class;
-    uint8_t *frame; /* owned: the frame that it is writing */
-    uint64_t rng;
+    uint8_t *frame;         /* owned: the frame that it is writing */
+    uint64_t to_orch_bytes; /* that the orchestrator has not taken up */
+    bool held_up;           /* it waits for less of them */
 };
 
 /* A data connection: of lives of both. */
@@ -101,6 +102,7 @@ struct gr_fleet {
     size_t n_outbox, cap_outbox;
     double orch_busy_ns, wait_sum_ns;
     uint64_t n_wait;
+    double clock_ns, place_ns; /* of a look at the CPU's clock; of new sessions in this batch */
     /* clients */
     struct fleet_client *client;
     int32_t *prompt;
@@ -123,6 +125,10 @@ bool fleet_is_void(const struct gr_fleet *f, const struct fleet_event *e);
 uint8_t *fleet_frame_begin(struct gr_fleet *f, struct fleet_worker *w, uint32_t conn, enum gr_frame_class class,
                            uint32_t bytes);
 void fleet_frame_end(struct gr_fleet *f, struct fleet_worker *w, uint32_t conn, uint32_t bytes);
+/* Is there room for n COMMITs more on the way to the orchestrator? It is woken when there is. */
+bool fleet_commit_room(struct fleet_worker *w, int n);
+/* The orchestrator has taken up a message of so many bytes. */
+void fleet_taken_up(struct gr_fleet *f, const struct fleet_event *e);
 void fleet_msg_to_orch(struct gr_fleet *f, struct fleet_worker *w, const struct gr_msg *m);
 void fleet_msg_from_orch(struct gr_fleet *f, uint32_t worker, const struct gr_msg *m);
 /* What the orchestrator has said leaves, after so long. */

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a worker on the way to the orchestrator: what both processes and the kernel hold of a control link. */
+#define QUEUE_BYTES (2 * (uint64_t)GR_MSG_BYTES_MAX)
+
 void fleet_push(struct gr_fleet *f, uint64_t at_ns, struct fleet_event e)
 {
     gr_events_push(f->events, GR_MAX(at_ns, f->now_ns), &e);
@@ -93,12 +96,32 @@ static size_t encode(const struct gr_msg *m, const uint8_t **bytes)
     return len;
 }
 
+bool fleet_commit_room(struct fleet_worker *w, int n)
+{
+    w->held_up = w->to_orch_bytes + (uint64_t)n * GR_COMMIT_BYTES > QUEUE_BYTES;
+    return !w->held_up;
+}
+
+void fleet_taken_up(struct gr_fleet *f, const struct fleet_event *e)
+{
+    struct fleet_worker *w = &f->worker[e->worker];
+    if (w->life != e->life) {
+        return;
+    }
+    w->to_orch_bytes -= e->len;
+    if (w->held_up && w->alive) {
+        w->held_up = false;
+        fleet_push(f, f->now_ns, (struct fleet_event){.what = FLEET_WAKE, .worker = w->index, .life = w->life});
+    }
+}
+
 void fleet_msg_to_orch(struct gr_fleet *f, struct fleet_worker *w, const struct gr_msg *m)
 {
     const struct gr_link_costs *c = &f->config.costs->control;
     const uint8_t *bytes = NULL;
     const size_t len = encode(m, &bytes);
     const struct fleet_event e = {.what = FLEET_TO_ORCH, .worker = w->index, .life = w->life};
+    w->to_orch_bytes += len;
     w->control_ns = GR_MAX(w->control_ns, f->now_ns) + (uint64_t)(c->byte_ns * (double)len);
     fleet_push(f, w->control_ns + (uint64_t)c->latency_ns, with_bytes(e, bytes, len));
 }

@@ -102,6 +102,11 @@ static void send_msg(void *ctx, const struct gr_msg *m)
     fleet_msg_to_orch(w->fleet, w, m);
 }
 
+static bool commit_room(void *ctx, int n)
+{
+    return fleet_commit_room(ctx, n);
+}
+
 static enum gr_status connect_target(void *ctx, const char *address, uint64_t incarnation, const char *transport,
                                      uint32_t *peer_out)
 {
@@ -161,8 +166,12 @@ static enum gr_status create_target(struct gr_fleet *f, struct fleet_worker *w)
                                        .feature_window = GR_FEATURES_WINDOW,
                                        .shares_device = f->config.shared,
                                        .cost = &f->cost};
-    const struct gr_target_io io = {
-        .ctx = w, .frame_begin = frame_begin, .frame_end = frame_end, .send_msg = send_msg, .start_pass = start_pass};
+    const struct gr_target_io io = {.ctx = w,
+                                    .frame_begin = frame_begin,
+                                    .frame_end = frame_end,
+                                    .send_msg = send_msg,
+                                    .commit_room = commit_room,
+                                    .start_pass = start_pass};
     GR_TRY(gr_verifier_create(w->lm, f->config.n_slot, &w->verifier));
     return gr_target_create(&c, &io, &w->target);
 }
@@ -195,6 +204,8 @@ enum gr_status fleet_worker_create(struct gr_fleet *f, struct fleet_worker *w)
     w->fleet = f;
     w->life++;
     w->wake_ns = UINT64_MAX;
+    w->to_orch_bytes = 0;
+    w->held_up = false;
     w->lane_ns[GR_FRAME_SMALL] = w->lane_ns[GR_FRAME_BULK] = w->control_ns = 0;
     w->lm = gr_sim_lm_create(&lm);
     if (w->frame == NULL) {
