@@ -55,9 +55,9 @@ static enum gr_status check(const struct gr_fleet_config *c)
                   c->n_target * c->n_slot);
         return GR_ELIMIT;
     }
-    if (c->n_target + c->n_draft > GR_ORCH_WORKER_MAX || c->n_session > GR_ORCH_SESSION_MAX) {
+    if (c->n_target + c->n_draft > GR_ORCH_WORKER_CAP || c->n_session > GR_ORCH_SESSION_CAP) {
         log_error("%d workers and %d sessions: an orchestrator has room for %d workers and %d sessions",
-                  c->n_target + c->n_draft, c->n_session, GR_ORCH_WORKER_MAX, GR_ORCH_SESSION_MAX);
+                  c->n_target + c->n_draft, c->n_session, GR_ORCH_WORKER_CAP, GR_ORCH_SESSION_CAP);
         return GR_ELIMIT;
     }
     return GR_OK;
@@ -198,11 +198,11 @@ static bool is_over(const struct gr_fleet *f)
     return c->run_ns > 0 ? f->now_ns >= c->run_ns : f->i_group == c->n_warm + c->n_group;
 }
 
-/* Of the time so far; what runs at this moment counts as far as it has come. */
-static double busy_share(const struct gr_fleet *f, const struct fleet_device *d)
+/* Of the time so far; what goes on at this moment counts as far as it has come. */
+static double busy_share(const struct gr_fleet *f, double busy_ns, uint64_t until_ns)
 {
-    const double ahead_ns = d->busy_until_ns > f->now_ns ? (double)(d->busy_until_ns - f->now_ns) : 0.0;
-    return GR_MAX(d->busy_ns - ahead_ns, 0.0) / GR_MAX((double)f->now_ns, 1.0);
+    const double ahead_ns = until_ns > f->now_ns ? (double)(until_ns - f->now_ns) : 0.0;
+    return GR_MAX(busy_ns - ahead_ns, 0.0) / GR_MAX((double)f->now_ns, 1.0);
 }
 
 static void sum_up(struct gr_fleet *f)
@@ -212,10 +212,10 @@ static void sum_up(struct gr_fleet *f)
     r->virtual_seconds = 1e-9 * all_ns;
     r->seconds = f->config.run_ns > 0 ? 1e-9 * (double)(f->config.run_ns - f->config.warm_ns) : r->seconds;
     r->mean_wait_ns = f->n_wait > 0 ? f->wait_sum_ns / (double)f->n_wait : 0.0;
-    r->orch_busy = f->orch_busy_ns / all_ns;
+    r->orch_busy = busy_share(f, f->orch_busy_ns, f->orch_until_ns);
     for (uint32_t i = 0; i < f->n_worker; i++) {
         const struct fleet_worker *w = &f->worker[i];
-        const double busy = busy_share(f, &f->device[i]);
+        const double busy = busy_share(f, f->device[i].busy_ns, f->device[i].busy_until_ns);
         r->target_busy += w->is_target ? busy / f->config.n_target : 0.0;
         r->draft_busy += w->is_target ? 0.0 : busy / f->config.n_draft;
         r->link_busy += w->sent_ns / all_ns / f->n_worker;

@@ -64,6 +64,7 @@ struct fleet_worker {
     double sent_ns; /* in which it was busy */
     enum gr_frame_class frame_class;
     uint8_t *frame;         /* owned: the frame that it is writing */
+    uint32_t first_conn;    /* of a drafter\'s life, the last one that was made; FLEET_NOBODY: none */
     uint64_t to_orch_bytes; /* that the orchestrator has not taken up */
     bool held_up;           /* it waits for less of them */
 };
@@ -72,6 +73,7 @@ struct fleet_worker {
 struct fleet_conn {
     uint32_t draft, draft_life, target, target_life;
     bool open_at_draft, open_at_target;
+    uint32_t next; /* of the same drafter; FLEET_NOBODY: none */
 };
 
 struct fleet_client {
@@ -100,6 +102,7 @@ struct gr_fleet {
     uint64_t orch_wake_ns;      /* when it looks again by itself */
     struct fleet_event *outbox; /* what it says in a batch: it leaves at its end, together */
     size_t n_outbox, cap_outbox;
+    uint64_t orch_until_ns; /* when it is done with what it took up last */
     double orch_busy_ns, wait_sum_ns;
     uint64_t n_wait;
     double clock_ns, place_ns; /* of a look at the CPU's clock; of new sessions in this batch */

@@ -158,12 +158,12 @@ void fleet_address(const struct fleet_worker *w, char *out, size_t cap)
     snprintf(out, cap, "%u.%u", w->index, w->life);
 }
 
-static uint32_t find_conn(struct gr_fleet *f, const struct fleet_conn *like)
+/* The drafter's connection to that life of a target, which is made if it is not there. */
+static uint32_t find_conn(struct gr_fleet *f, struct fleet_worker *w, uint32_t target, uint32_t life)
 {
-    for (uint32_t i = 0; i < f->n_conn; i++) {
-        struct fleet_conn *c = &f->conn[i];
-        if (c->draft == like->draft && c->target == like->target && c->draft_life == like->draft_life &&
-            c->target_life == like->target_life && c->open_at_draft) {
+    for (uint32_t i = w->first_conn; i != FLEET_NOBODY; i = f->conn[i].next) {
+        const struct fleet_conn *c = &f->conn[i];
+        if (c->target == target && c->target_life == life && c->open_at_draft) {
             return i;
         }
     }
@@ -172,7 +172,14 @@ static uint32_t find_conn(struct gr_fleet *f, const struct fleet_conn *like)
         f->conn = realloc(f->conn, f->cap_conn * sizeof(*f->conn));
         GR_ASSERT(f->conn != NULL);
     }
-    f->conn[f->n_conn] = *like;
+    f->conn[f->n_conn] = (struct fleet_conn){.draft = w->index,
+                                             .draft_life = w->life,
+                                             .target = target,
+                                             .target_life = life,
+                                             .open_at_draft = true,
+                                             .open_at_target = true,
+                                             .next = w->first_conn};
+    w->first_conn = f->n_conn;
     return f->n_conn++;
 }
 
@@ -182,14 +189,8 @@ uint32_t fleet_connect(struct gr_fleet *f, struct fleet_worker *w, const char *a
     char *end = NULL;
     const uint32_t target = (uint32_t)strtoul(address, &end, 10);
     const uint32_t life = (uint32_t)strtoul(end + 1, NULL, 10);
-    const struct fleet_conn like = {.draft = w->index,
-                                    .draft_life = w->life,
-                                    .target = target,
-                                    .target_life = life,
-                                    .open_at_draft = true,
-                                    .open_at_target = true};
     const bool there = f->worker[target].alive && f->worker[target].life == life;
-    const uint32_t conn = find_conn(f, &like);
+    const uint32_t conn = find_conn(f, w, target, life);
     fleet_push(
         f, f->now_ns + 2 * (uint64_t)f->config.costs->data.latency_ns,
         (struct fleet_event){

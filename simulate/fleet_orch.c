@@ -291,7 +291,8 @@ void fleet_orch_run(struct gr_fleet *f)
     fleet_flush_orch(f, busy_ns);
     f->orch_busy_ns += busy_ns;
     f->orch_busy = true;
-    push_run(f, f->now_ns + (uint64_t)busy_ns, true);
+    f->orch_until_ns = f->now_ns + (uint64_t)busy_ns;
+    push_run(f, f->orch_until_ns, true);
     if (wake_ns != f->orch_wake_ns && wake_ns != UINT64_MAX) {
         push_run(f, GR_MAX(wake_ns, f->now_ns + 1), false);
     }
@@ -306,7 +307,7 @@ enum gr_status fleet_orch_create(struct gr_fleet *f)
                                   .on_tokens = on_tokens,
                                   .on_done = on_done,
                                   .drop = drop};
-    GR_TRY(gr_orch_create(&io, &f->orch));
+    GR_TRY(gr_orch_create_sized(&io, (int)f->n_worker, f->config.n_session, &f->orch));
     gr_orch_configure(
         f->orch, &(struct gr_orch_config){.ping_interval_ns = PING_INTERVAL_NS, .ping_timeout_ns = PING_TIMEOUT_NS});
     f->orch_wake_ns = UINT64_MAX;

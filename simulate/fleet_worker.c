@@ -205,6 +205,7 @@ enum gr_status fleet_worker_create(struct gr_fleet *f, struct fleet_worker *w)
     w->life++;
     w->wake_ns = UINT64_MAX;
     w->to_orch_bytes = 0;
+    w->first_conn = FLEET_NOBODY;
     w->held_up = false;
     w->lane_ns[GR_FRAME_SMALL] = w->lane_ns[GR_FRAME_BULK] = w->control_ns = 0;
     w->lm = gr_sim_lm_create(&lm);

@@ -15,8 +15,22 @@
 
 /* ---- life ---- */
 
-enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
+static bool take_memory(struct gr_orch *o)
 {
+    const size_t n_worker = (size_t)o->n_worker_max;
+    o->worker = calloc(n_worker, sizeof(*o->worker));
+    o->place = calloc(n_worker, sizeof(*o->place));
+    o->excess = calloc(n_worker, sizeof(*o->excess));
+    o->chunk = calloc((size_t)o->n_session_cap / ORCH_CHUNK, sizeof(struct session *));
+    return o->worker != NULL && o->place != NULL && o->excess != NULL && o->chunk != NULL &&
+           gr_session_index_create(&o->index, (uint32_t)o->n_session_cap);
+}
+
+enum gr_status gr_orch_create_sized(const struct gr_orch_io *io, int n_worker_max, int n_session_max,
+                                    struct gr_orch **out)
+{
+    GR_ASSERT(n_worker_max > 0 && n_worker_max <= GR_ORCH_WORKER_CAP);
+    GR_ASSERT(n_session_max > 0 && n_session_max <= GR_ORCH_SESSION_CAP);
     struct gr_orch *o = calloc(1, sizeof(*o));
     if (o == NULL) {
         log_error("out of memory");
@@ -25,16 +39,28 @@ enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
     o->io = *io;
     o->next_id = 1;
     o->last_target = o->last_drafter = -1;
-    o->config.n_session_max = GR_ORCH_SESSION_MAX;
+    o->n_worker_max = n_worker_max;
+    o->n_session_cap = (n_session_max + ORCH_CHUNK - 1) / ORCH_CHUNK * ORCH_CHUNK;
+    o->config.n_session_max = (uint32_t)n_session_max;
+    if (!take_memory(o)) {
+        log_error("out of memory for %d workers and %d sessions", n_worker_max, n_session_max);
+        gr_orch_destroy(o);
+        return GR_ENOMEM;
+    }
     *out = o;
     return GR_OK;
+}
+
+enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
+{
+    return gr_orch_create_sized(io, GR_ORCH_WORKER_MAX, GR_ORCH_SESSION_MAX, out);
 }
 
 void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config)
 {
     o->config = *config;
-    if (o->config.n_session_max == 0 || o->config.n_session_max > GR_ORCH_SESSION_MAX) {
-        o->config.n_session_max = GR_ORCH_SESSION_MAX;
+    if (o->config.n_session_max == 0 || o->config.n_session_max > (uint32_t)o->n_session_cap) {
+        o->config.n_session_max = (uint32_t)o->n_session_cap;
     }
 }
 
@@ -49,6 +75,11 @@ void gr_orch_destroy(struct gr_orch *o)
     for (int i = 0; i < o->n_place / ORCH_CHUNK; i++) {
         free(o->chunk[i]);
     }
+    gr_session_index_destroy(&o->index);
+    free((void *)o->chunk);
+    free(o->worker);
+    free(o->place);
+    free(o->excess);
     free(o);
 }
 
@@ -549,7 +580,7 @@ static bool is_slot_coming(const struct gr_orch *o, const struct session *waitin
     for (int i = 0; i < o->n_place; i++) {
         const struct session *s = orch_at(o, i);
         coming = coming || (s->state == GR_SESSION_CLOSING && s->at.wait_closed && s->at.target >= 0 &&
-                            (waiting->at.refused >> s->at.target & 1) != 0);
+                            orch_set_has(&waiting->at.refused, s->at.target));
     }
     return coming;
 }
@@ -665,7 +696,7 @@ static bool is_from_worker(enum gr_msg_type type)
 
 enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
 {
-    GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
+    GR_ASSERT(worker < (uint32_t)o->n_worker_max);
     o->now_ns = now_ns;
     orch_heard(o, worker, now_ns);
     if (!is_from_worker(m->type)) {
@@ -698,7 +729,7 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
 static bool some_are_drained(const struct gr_orch *o)
 {
     bool some = false;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         const struct worker *w = &o->worker[i];
         some = some || (w->joined && w->drained && w->info.role == GR_WORKER_TARGET);
     }

@@ -17,8 +17,10 @@
 
 #include <stdbool.h>
 
-#define GR_ORCH_SESSION_MAX 4096 /* sessions at a time, idle ones included */
-#define GR_ORCH_WORKER_MAX 64    /* workers at a time */
+#define GR_ORCH_SESSION_MAX 4096      /* sessions at a time, idle ones included */
+#define GR_ORCH_WORKER_MAX 64         /* workers at a time */
+#define GR_ORCH_SESSION_CAP (1 << 17) /* the most that an instance may be created for: in simulations */
+#define GR_ORCH_WORKER_CAP 4096
 
 enum gr_worker_role { GR_WORKER_TARGET, GR_WORKER_DRAFT };
 enum gr_session_state {
@@ -30,12 +32,12 @@ enum gr_session_state {
     GR_SESSION_CLOSING
 };
 
-/* Zeroes: idle sessions are kept, no pings, GR_ORCH_SESSION_MAX, nothing is switched off. */
+/* Zeroes: idle sessions are kept, no pings, as many sessions as there is room for, nothing is switched off. */
 struct gr_orch_config {
     uint64_t session_ttl_ns;                    /* an idle session is closed after this */
     uint64_t ping_interval_ns, ping_timeout_ns; /* a worker silent for ping_timeout_ns is taken as lost */
     uint64_t queue_timeout_ns;  /* a turn that no target has taken for so long fails; 0: it waits for ever */
-    uint32_t n_session_max;     /* at most GR_ORCH_SESSION_MAX */
+    uint32_t n_session_max;     /* at most what the instance has room for */
     bool force_single_token;    /* drafters stay attached, the target verifies no trees */
     bool disable_multi_token;   /* no drafter at all */
     bool disable_specpv;        /* full verification for every session */
@@ -101,6 +103,9 @@ struct gr_orch_io {
 struct gr_orch;
 
 GR_NODISCARD enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out);
+/* The same for another number of workers and sessions, at most the _CAPs: for simulations. */
+GR_NODISCARD enum gr_status gr_orch_create_sized(const struct gr_orch_io *io, int n_worker_max, int n_session_max,
+                                                 struct gr_orch **out);
 void gr_orch_destroy(struct gr_orch *o);
 /* Before the first session. */
 void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config);
@@ -154,7 +159,7 @@ bool gr_orch_session_at(const struct gr_orch *o, int i, uint64_t now_ns, struct 
 int gr_orch_n_session(const struct gr_orch *o);
 int gr_orch_n_turn(const struct gr_orch *o); /* sessions that are neither idle nor gone */
 
-/* ---- workers. worker: the caller's number, < GR_ORCH_WORKER_MAX ---- */
+/* ---- workers. worker: the caller's number, less than the instance has room for ---- */
 
 /* GR_EMISMATCH: a target gives its model the name of another one that is here (logged, and sent to it as ERROR): the
  * caller closes its link. A drafter that fits no target that is here waits for one (logged). */

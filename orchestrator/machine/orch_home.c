@@ -70,22 +70,17 @@ void orch_home_gone(struct session *s)
     s->at.n_reply_owed = 0;
 }
 
-static uint64_t bit_of(uint32_t worker)
-{
-    return (uint64_t)1 << worker;
-}
-
 void orch_home_refused(struct session *s)
 {
-    s->at.refused |= bit_of((uint32_t)s->at.target);
+    orch_set_add(&s->at.refused, (uint32_t)s->at.target);
 }
 
 void orch_home_ask_all(struct session *s)
 {
-    s->at.refused = 0;
+    orch_set_clear(&s->at.refused);
 }
 
 void orch_home_ask_again(struct session *s, uint32_t worker)
 {
-    s->at.refused &= ~bit_of(worker);
+    orch_set_remove(&s->at.refused, worker);
 }

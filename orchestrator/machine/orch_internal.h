@@ -14,6 +14,31 @@
 #define ORCH_CHUNK 16 /* sessions whose memory is taken together */
 #define PING_MAX 16   /* pings to one worker on their way at a time */
 
+/* Workers, a bit each. */
+struct worker_set {
+    uint64_t word[GR_ORCH_WORKER_CAP / 64];
+};
+
+static inline bool orch_set_has(const struct worker_set *s, int worker)
+{
+    return (s->word[worker / 64] >> worker % 64 & 1) != 0;
+}
+
+static inline void orch_set_add(struct worker_set *s, uint32_t worker)
+{
+    s->word[worker / 64] |= (uint64_t)1 << worker % 64;
+}
+
+static inline void orch_set_remove(struct worker_set *s, uint32_t worker)
+{
+    s->word[worker / 64] &= ~((uint64_t)1 << worker % 64);
+}
+
+static inline void orch_set_clear(struct worker_set *s)
+{
+    *s = (struct worker_set){.word = {0}};
+}
+
 /* The parts of a session. Each is written by one file, which is named here; all may read it. */
 
 /* orch_home.c: which target may hold the session, and what it owes. */
@@ -27,7 +52,7 @@ struct session_home {
     bool opened_over;      /* OPENING by an OPEN over the idle session that the target holds */
     bool open_after_close; /* OPENING: CLOSE was sent first, the OPEN follows its CLOSED */
     bool wait_closed;      /* CLOSING: CLOSED has not come */
-    uint64_t refused;      /* bit per worker: targets that had no room for this turn */
+    struct worker_set refused; /* targets that had no room for this turn */
 };
 
 /* orch_with.c: the drafter it works with. */
@@ -40,9 +65,9 @@ struct session_drafter {
     bool failed;           /* in this turn an attachment failed that had not been made before, or is not tried again */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;
-    uint64_t stats_due_ns; /* 0: nobody waits for them yet */
-    uint64_t avoided;      /* bit per worker: drafters that failed in this turn and are not tried again in it */
-    uint64_t passed_over;  /* the same of those that are tried again when no other fits */
+    uint64_t stats_due_ns;         /* 0: nobody waits for them yet */
+    struct worker_set avoided;     /* drafters that failed in this turn and are not tried again in it */
+    struct worker_set passed_over; /* the same of those that are tried again when no other fits */
 };
 
 /* orch_turn.c: the text, and the turn that goes on or was last. */
@@ -73,9 +98,9 @@ struct worker;
 
 /* orch_load.c: where the session is counted: a worker's number and 1, 0: nowhere. */
 struct session_load {
-    struct worker *table;     /* whose counts these are; borrowed */
-    uint8_t holds, verifies;  /* at its target: at all, and in a turn */
-    uint8_t attached, drafts; /* the same of its drafter */
+    struct worker *table;      /* whose counts these are; borrowed */
+    uint16_t holds, verifies;  /* at its target: at all, and in a turn */
+    uint16_t attached, drafts; /* the same of its drafter */
 };
 
 struct session {
@@ -132,8 +157,11 @@ struct orch_models {
 struct gr_orch {
     struct gr_orch_io io;
     struct gr_orch_config config;
-    struct worker worker[GR_ORCH_WORKER_MAX];
-    struct session *chunk[GR_ORCH_SESSION_MAX / ORCH_CHUNK]; /* owned: places, ORCH_CHUNK in each; made when needed */
+    int n_worker_max, n_session_cap; /* as created; sessions are a multiple of ORCH_CHUNK */
+    struct worker *worker;           /* owned, (n_worker_max) */
+    struct session **chunk;          /* owned, (n_session_cap / ORCH_CHUNK): places, made when needed */
+    struct gr_place *place;          /* owned, (n_worker_max): while a worker is chosen */
+    uint32_t *excess;                /* owned, (n_worker_max): while idle sessions are spread */
     struct gr_session_index index;
     struct orch_models models;
     int n_place; /* places that there are */

@@ -8,9 +8,9 @@ static uint32_t *count_of(struct worker *w, bool active)
 }
 
 /* `was` and what is returned: the worker's number and 1, 0: none. */
-static uint8_t moved(struct worker *table, uint8_t was, int now, bool active)
+static uint16_t moved(struct worker *table, uint16_t was, int now, bool active)
 {
-    const uint8_t is = (uint8_t)(now + 1);
+    const uint16_t is = (uint16_t)(now + 1);
     if (was == is) {
         return is;
     }

@@ -26,7 +26,7 @@ static bool runs(const struct worker *w, uint64_t fingerprint)
 /* The number of a target that runs it, from 1; 0: none does. name NULL: under any. */
 static uint32_t target_of(const struct gr_orch *o, uint64_t fingerprint, const char *name)
 {
-    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (uint32_t i = 0; i < (uint32_t)o->n_worker_max; i++) {
         const struct worker *w = &o->worker[i];
         if (runs(w, fingerprint) && (name == NULL || strcmp(w->info.model, name) == 0)) {
             return i + 1;

@@ -3,15 +3,8 @@
 
 #include <string.h>
 
-_Static_assert(GR_ORCH_WORKER_MAX <= 64, "a set of workers is a uint64_t");
-
 /* May the worker take the session while `target` has it? */
 typedef bool fits_fn(const struct gr_orch *o, const struct session *s, int worker, int target);
-
-static bool is_in(uint64_t set, int worker)
-{
-    return (set >> worker & 1) != 0;
-}
 
 static bool has_generated(const struct gr_transcript *t)
 {
@@ -41,7 +34,7 @@ static bool is_target(const struct gr_orch *o, const struct session *s, int work
 {
     (void)target;
     const struct worker *w = &o->worker[worker];
-    return is_taking(w, GR_WORKER_TARGET) && orch_model_is(s, &w->info) && !is_in(s->at.refused, worker);
+    return is_taking(w, GR_WORKER_TARGET) && orch_model_is(s, &w->info) && !orch_set_has(&s->at.refused, worker);
 }
 
 static bool fits_as_target(const struct gr_orch *o, const struct session *s, int worker, int target)
@@ -65,8 +58,8 @@ bool orch_drafts_for(const struct gr_worker_info *drafter, const struct gr_worke
 static bool fits_as_drafter(const struct gr_orch *o, const struct session *s, int worker, int target)
 {
     const struct worker *w = &o->worker[worker];
-    return is_taking(w, GR_WORKER_DRAFT) && !is_in(s->with.avoided | s->with.passed_over, worker) &&
-           orch_drafts_for(&w->info, &o->worker[target].info);
+    return is_taking(w, GR_WORKER_DRAFT) && !orch_set_has(&s->with.avoided, worker) &&
+           !orch_set_has(&s->with.passed_over, worker) && orch_drafts_for(&w->info, &o->worker[target].info);
 }
 
 static bool has_room(const struct worker *w)
@@ -86,18 +79,18 @@ static struct gr_place place_of(const struct worker *w, bool fits)
 
 static int choose(const struct gr_orch *o, const struct session *s, fits_fn *fits, int target, int last)
 {
-    struct gr_place p[GR_ORCH_WORKER_MAX];
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    struct gr_place *p = o->place;
+    for (int i = 0; i < o->n_worker_max; i++) {
         p[i] = place_of(&o->worker[i], fits(o, s, i, target));
     }
-    return gr_place_choose(p, GR_ORCH_WORKER_MAX, last);
+    return gr_place_choose(p, o->n_worker_max, last);
 }
 
 /* Does one fit? but: a worker that is left out, -1: none. Nothing is chosen. */
 static bool some_fit(const struct gr_orch *o, const struct session *s, fits_fn *fits, int target, int but)
 {
     bool some = false;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         some = some || (i != but && fits(o, s, i, target));
     }
     return some;
@@ -134,7 +127,7 @@ int orch_freer_drafter(const struct gr_orch *o, const struct session *s)
 {
     const struct worker *from = &o->worker[s->with.drafter];
     int best = -1;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         const struct worker *to = &o->worker[i];
         const bool fits = i != s->with.drafter && fits_as_drafter(o, s, i, s->at.target) && has_room(to);
         if (fits && gr_pays_to_shed(&from->forecast, from->load.n_active, &to->forecast, to->load.n_active) &&
@@ -153,7 +146,7 @@ bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s,
 bool orch_no_drafter_fits(const struct gr_orch *o, const struct session *s)
 {
     int n = 0, n_fit = 0;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         const bool is_drafter = is_taking(&o->worker[i], GR_WORKER_DRAFT);
         n += is_drafter;
         n_fit += is_drafter && orch_drafts_for(&o->worker[i].info, &o->worker[s->at.target].info);
@@ -164,7 +157,7 @@ bool orch_no_drafter_fits(const struct gr_orch *o, const struct session *s)
 uint32_t orch_longest_context(const struct gr_orch *o, uint64_t model, uint64_t tokenizer)
 {
     uint32_t longest = 0;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         const struct gr_worker_info *info = &o->worker[i].info;
         if (o->worker[i].joined && info->role == GR_WORKER_TARGET && !orch_differ(model, info->model_fingerprint) &&
             !orch_differ(tokenizer, info->tokenizer_fingerprint)) {

@@ -49,7 +49,7 @@ static bool other_tokenizer(const struct gr_orch *o, const struct session *s, in
 static bool accept_numerics(struct gr_orch *o, struct session *s, int target)
 {
     const char *its = o->worker[target].info.numerics_id;
-    char text[GR_MSG_TEXT_MAX];
+    char text[GR_MSG_TEXT_MAX + 32]; /* it is cut where it is sent */
     if (orch_same_numerics(s, &o->worker[target].info)) {
         return true;
     }
@@ -416,17 +416,17 @@ static bool has_share(const struct worker *w, const struct gr_worker_info *like)
 }
 
 /* How many sessions each worker that is like this one has above its share, which is the same for all. */
-static void find_excess(const struct gr_orch *o, const struct gr_worker_info *like, uint32_t excess[GR_ORCH_WORKER_MAX])
+static void find_excess(const struct gr_orch *o, const struct gr_worker_info *like, uint32_t *excess)
 {
     uint32_t n_held = 0;
     uint32_t n_worker = 0;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         const bool counts = has_share(&o->worker[i], like);
         n_held += counts ? o->worker[i].load.n_held : 0;
         n_worker += counts;
     }
     const uint32_t share = n_worker > 0 ? (n_held + n_worker - 1) / n_worker : 0;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         const bool counts = has_share(&o->worker[i], like);
         const uint32_t held = counts ? o->worker[i].load.n_held : 0;
         excess[i] = held - GR_MIN(held, share);
@@ -437,7 +437,7 @@ void orch_spread_idle(struct gr_orch *o, uint32_t worker)
 {
     const struct gr_worker_info *like = &o->worker[worker].info;
     const bool is_target = like->role == GR_WORKER_TARGET;
-    uint32_t excess[GR_ORCH_WORKER_MAX];
+    uint32_t *excess = o->excess;
     find_excess(o, like, excess);
     for (int i = 0; i < o->n_place; i++) {
         struct session *s = orch_at(o, i);

@@ -85,28 +85,29 @@ void orch_with_not_due(struct session *s)
 
 void orch_with_avoid(struct session *s, uint32_t worker)
 {
-    s->with.avoided |= (uint64_t)1 << worker;
+    orch_set_add(&s->with.avoided, worker);
 }
 
 void orch_with_avoid_none(struct session *s)
 {
-    s->with.avoided = s->with.passed_over = 0;
+    orch_set_clear(&s->with.avoided);
+    orch_set_clear(&s->with.passed_over);
 }
 
 void orch_with_pass_over(struct session *s, uint32_t worker)
 {
-    s->with.passed_over |= (uint64_t)1 << worker;
+    orch_set_add(&s->with.passed_over, worker);
 }
 
 void orch_with_pass_over_none(struct session *s)
 {
-    s->with.passed_over = 0;
+    orch_set_clear(&s->with.passed_over);
 }
 
 void orch_with_try_again(struct session *s, uint32_t worker)
 {
-    s->with.avoided &= ~((uint64_t)1 << worker);
-    s->with.passed_over &= ~((uint64_t)1 << worker);
+    orch_set_remove(&s->with.avoided, worker);
+    orch_set_remove(&s->with.passed_over, worker);
 }
 
 void orch_with_new_epoch(struct session *s)

@@ -35,7 +35,7 @@ static void misfit(const struct gr_worker_info *d, const struct gr_worker_info *
 static int useless_with(const struct gr_orch *o, const struct gr_worker_info *drafter)
 {
     int target = -1;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         const struct worker *w = &o->worker[i];
         if (w->joined && w->info.role == GR_WORKER_TARGET) {
             if (orch_drafts_for(drafter, &w->info)) {
@@ -114,7 +114,7 @@ static void employ(struct gr_orch *o, uint32_t worker)
 static bool claim_drained(struct gr_orch *o, uint64_t incarnation)
 {
     bool drained = false;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         struct worker *w = &o->worker[i];
         if (!w->joined && w->drained && incarnation != 0 && w->info.incarnation == incarnation) {
             drained = true;
@@ -127,8 +127,8 @@ static bool claim_drained(struct gr_orch *o, uint64_t incarnation)
 enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, uint64_t now_ns)
 {
     char text[GR_MSG_TEXT_MAX];
-    if (worker >= GR_ORCH_WORKER_MAX) {
-        log_error("more than %d workers", GR_ORCH_WORKER_MAX);
+    if (worker >= (uint32_t)o->n_worker_max) {
+        log_error("more than %d workers", o->n_worker_max);
         return GR_ELIMIT;
     }
     o->now_ns = now_ns;
@@ -190,7 +190,7 @@ static void lose_drafter(struct gr_orch *o, struct session *s)
 
 void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
 {
-    GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
+    GR_ASSERT(worker < (uint32_t)o->n_worker_max);
     o->now_ns = now_ns;
     o->worker[worker].joined = false;
     if (o->worker[worker].let_go) {
@@ -228,7 +228,7 @@ void orch_leave(struct gr_orch *o, uint32_t worker)
 enum gr_status gr_orch_drain(struct gr_orch *o, uint32_t worker, bool drain, uint64_t now_ns)
 {
     o->now_ns = now_ns;
-    if (worker >= GR_ORCH_WORKER_MAX || !o->worker[worker].joined) {
+    if (worker >= (uint32_t)o->n_worker_max || !o->worker[worker].joined) {
         return GR_ENOTFOUND;
     }
     struct worker *w = &o->worker[worker];
@@ -261,7 +261,7 @@ static bool is_needed(const struct gr_orch *o, int worker)
 
 void orch_let_go(struct gr_orch *o)
 {
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         struct worker *w = &o->worker[i];
         if (w->joined && w->leaving && !w->let_go && !is_needed(o, i)) {
             w->let_go = true;
@@ -273,7 +273,7 @@ void orch_let_go(struct gr_orch *o)
 uint32_t gr_orch_n_worker(const struct gr_orch *o, enum gr_worker_role role)
 {
     uint32_t n = 0;
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (int i = 0; i < o->n_worker_max; i++) {
         n += o->worker[i].joined && !o->worker[i].leaving && o->worker[i].info.role == role;
     }
     return n;
@@ -294,7 +294,7 @@ static enum gr_status send_ping(struct gr_orch *o, uint32_t worker, uint64_t coo
 
 enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns)
 {
-    if (worker >= GR_ORCH_WORKER_MAX || !o->worker[worker].joined) {
+    if (worker >= (uint32_t)o->n_worker_max || !o->worker[worker].joined) {
         return GR_ENOTFOUND;
     }
     return send_ping(o, worker, cookie, now_ns);
@@ -356,7 +356,7 @@ static uint64_t step_worker(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
 /* This process was stopped or starved meanwhile: the workers' answers may not have been read yet. */
 static void forgive_own_absence(struct gr_orch *o, uint64_t now_ns)
 {
-    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (uint32_t i = 0; i < (uint32_t)o->n_worker_max; i++) {
         o->worker[i].heard_ns = now_ns;
     }
 }
@@ -371,7 +371,7 @@ uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns)
         forgive_own_absence(o, now_ns);
     }
     o->last_step_ns = now_ns;
-    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+    for (uint32_t i = 0; i < (uint32_t)o->n_worker_max; i++) {
         if (o->worker[i].joined) {
             const uint64_t at_ns = step_worker(o, i, now_ns);
             next_ns = GR_MIN(next_ns, at_ns);
@@ -384,7 +384,7 @@ uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns)
 
 const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, struct gr_worker_status *out)
 {
-    if (worker >= GR_ORCH_WORKER_MAX || !o->worker[worker].joined) {
+    if (worker >= (uint32_t)o->n_worker_max || !o->worker[worker].joined) {
         return NULL;
     }
     const struct worker *w = &o->worker[worker];

@@ -1,19 +1,20 @@
-/* Which place of the table a session's number stands at: open addressing with linear probing, no memory of its own.
- * Pure. */
+/* Which place of the table a session's number stands at: open addressing with linear probing. Pure. */
 #ifndef GR_ORCHESTRATOR_MACHINE_SESSION_INDEX_H
 #define GR_ORCHESTRATOR_MACHINE_SESSION_INDEX_H
 
-#include "orchestrator/machine/orch.h"
+#include <stdbool.h>
+#include <stdint.h>
 
-#define GR_SESSION_INDEX_SIZE (2 * GR_ORCH_SESSION_MAX) /* a power of two: half of the cells are free at least */
-
-/* Zeroed: empty. */
 struct gr_session_index {
-    uint64_t id[GR_SESSION_INDEX_SIZE]; /* 0: the cell is free; no session has this number */
-    uint16_t place[GR_SESSION_INDEX_SIZE];
+    uint32_t mask;   /* cells less one; a power of two of them, so that half are free at least */
+    uint64_t *id;    /* owned; 0: the cell is free; no session has this number */
+    uint32_t *place; /* owned */
 };
 
-/* At most GR_ORCH_SESSION_MAX numbers, each once. */
+/* For n_max numbers at a time. False: out of memory; destroy it all the same. */
+bool gr_session_index_create(struct gr_session_index *x, uint32_t n_max);
+void gr_session_index_destroy(struct gr_session_index *x);
+/* Each number once. */
 void gr_session_index_add(struct gr_session_index *x, uint64_t id, int place);
 void gr_session_index_remove(struct gr_session_index *x, uint64_t id);
 /* -1: it is not there. */
