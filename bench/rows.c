@@ -21,6 +21,7 @@ enum gr_status gr_rows_open(const struct gr_bench_options *o, struct gr_rows *ou
     struct gr_verbs_options v = *gr_verbs_configured();
     const size_t bytes = (GR_WIRE_BULK_BYTES_MAX + GR_FAR_PAGE_BYTES - 1) / GR_FAR_PAGE_BYTES * GR_FAR_PAGE_BYTES;
     struct gr_rows r = {.far = NULL};
+    char pci[32];
     if (o->device == GR_DEVICE_CPU) {
         *out = r;
         return GR_OK;
@@ -34,6 +35,9 @@ enum gr_status gr_rows_open(const struct gr_bench_options *o, struct gr_rows *ou
     }
     v.far = r.far;
     gr_verbs_configure(&v);
+    if (gr_cuda_device_pci(o->device, pci)) {
+        gr_verbs_prefer_near(pci);
+    }
     *out = r;
     return GR_OK;
 }

@@ -273,6 +273,15 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 
+/* Of its data connections, before the first. */
+static void stay_near_gpu(const struct gr_draft_options *o)
+{
+    char pci[32];
+    if (o->device != GR_DEVICE_CPU && o->loop_conn == NULL && gr_cuda_device_pci(o->device, pci)) {
+        gr_worker_near_gpu(pci);
+    }
+}
+
 static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
 {
     struct gr_hf_config hf;
@@ -293,6 +302,7 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d threads", o->model, hf.n_layer,
              w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name,
              gr_team_size(w->lm->team));
+    stay_near_gpu(o);
     return create_io(w, o, fingerprint, tokenizer_fingerprint, n_vocab);
 }
 

@@ -5,11 +5,31 @@
 #include "common/base/log.h"
 
 #include <errno.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+/* The driver says it in every network namespace, /sys only in its own. */
+bool gr_net_is_bridge(const char *interface)
+{
+    struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
+    struct ifreq request = {.ifr_data = (char *)&info};
+    snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", interface);
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const bool is = fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0 && strcmp(info.driver, "bridge") == 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return is;
+}
 
 uint64_t gr_deadline_ns(int timeout_ms)
 {

@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -24,6 +25,9 @@ uint64_t gr_deadline_ns(int timeout_ms);
 /* No delay, and keep-alive probes that notice a vanished machine within about 15 s. No-op on Unix
  * sockets. */
 void gr_sock_tune(int fd);
+
+/* Whether an interface is a bridge, such as docker0 and virbr0, which many hosts have under one address. */
+bool gr_net_is_bridge(const char *interface);
 
 /* ---- dial.c, listen.c ---- */
 

@@ -18,6 +18,9 @@ GR_NODISCARD enum gr_status gr_device_placed(const char *what, int device);
 /* Whether a model may run there: GR_EUNSUPPORTED is logged. The CPU always may. */
 GR_NODISCARD enum gr_status gr_device_check(int device);
 
+/* PCI address of a GPU, "0000:17:00.0". false: it cannot be told. */
+bool gr_cuda_device_pci(int device, char out[32]);
+
 /* Memory read and matrix products of a GPU, measured now (kernels/cuda/device/ceiling.h). */
 GR_NODISCARD enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, double *flops);
 

@@ -1,6 +1,7 @@
 /* Memory that the host's processor neither reads nor writes: a GPU's (model/cuda/far_memory.h), or what a test puts in
- * its place. A pointer into it is an address for these calls and for devices, never to be followed. All calls on one
- * memory are made by one thread, but give(), which any may call. Errors but export's are logged by who detects them. */
+ * its place. A pointer into it is an address for these calls and for devices, never to be followed. Copies
+ * and waits of one memory are one thread's; the other calls are any's. Errors but export's are logged by who detects
+ * them. */
 #ifndef GR_COMMON_BASE_FAR_MEMORY_H
 #define GR_COMMON_BASE_FAR_MEMORY_H
 

@@ -60,6 +60,13 @@ enum gr_status gr_device_check(int device)
     return device == GR_DEVICE_CPU ? GR_OK : find_device(&d, device);
 }
 
+bool gr_cuda_device_pci(int device, char out[32])
+{
+    const bool told = cudaDeviceGetPCIBusId(out, 32, device) == cudaSuccess;
+    (void)cudaGetLastError();
+    return told;
+}
+
 enum gr_status gr_cuda_device_open(struct gr_cuda_device *d, int index)
 {
     *d = (struct gr_cuda_device){.index = index};

@@ -41,6 +41,13 @@ enum gr_status gr_cuda_eagle3_create(const struct gr_eagle3_config *config, int 
     return not_built(device);
 }
 
+bool gr_cuda_device_pci(int device, char out[32])
+{
+    (void)device;
+    (void)out;
+    return false;
+}
+
 enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, double *flops)
 {
     (void)read_bytes_per_s;

@@ -129,6 +129,7 @@ static ssize_t query_gid_table(struct ibv_context *context, struct ibv_gid_entry
     for (uint32_t i = 0; i < 3; i++) {
         e[i].gid_index = i;
         e[i].port_num = 1;
+        e[i].ndev_ifindex = fake_knobs.ifindex[host - 1];
         e[i].gid_type = i == 1 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
     }
     inet_pton(AF_INET6, host == 1 ? "fe80::1" : "fe80::2", e[0].gid.raw);

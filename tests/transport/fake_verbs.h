@@ -19,6 +19,7 @@ struct fake_knobs {
     bool peer_memory;       /* guarded far memory can be registered by its address; else EFAULT */
     _Atomic bool port_down; /* of fake0, as query_port says; at any time */
     int n_device;           /* 0 .. 2 (2) */
+    unsigned ifindex[2];    /* of the interface that each one's addresses are of (0: none) */
     bool swallow;           /* packets: sends end in retry exceeded, connects in nothing */
     int spoil_private_at;   /* this byte of a connect's private data is changed (0: none) */
     uint32_t spoil_imm;     /* these bits of immediate data are, as a hostile peer might */

@@ -3,10 +3,13 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "transport/verbs/nearest.h"
 #include "transport/verbs/verbs_conn.h"
 
 #include <errno.h>
+#include <net/if.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +36,69 @@ static void test_choice(void **state)
     assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
     assert_string_equal(d.name, "fake0");
     assert_int_equal(d.gid_index, 2);
+}
+
+/* As a map has it: the GPU and fake1 on one PCI root, fake0 on another. */
+static const struct gr_near_map near_map = {
+    .n_gpu = 1,
+    .n_card = 2,
+    .gpu = {{.pci = {.bus = 0x17}, .n_step = 2, .step = {{GR_NEAR_MACHINE, 1}, {GR_NEAR_ROOT, 2}}}},
+    .card = {{.name = "fake0", .n_step = 2, .step = {{GR_NEAR_MACHINE, 1}, {GR_NEAR_ROOT, 3}}},
+             {.name = "fake1", .n_step = 2, .step = {{GR_NEAR_MACHINE, 1}, {GR_NEAR_ROOT, 2}}}},
+};
+
+static void expect_choice(const struct gr_verbs_options *o, const char *name, const char *word)
+{
+    struct gr_verbs_device d = {.name = "none"};
+    char text[2048];
+    enum gr_status st;
+    CAPTURE_STDERR(text, sizeof(text), st = gr_verbs_device_choose(&fake_verbs, o, &d));
+    assert_int_equal(st, GR_OK);
+    assert_string_equal(d.name, name);
+    if (strstr(text, word) == NULL) {
+        fail_msg("`%s' is not in: %s", word, text);
+    }
+}
+
+static void test_nearest_to_the_gpu(void **state)
+{
+    (void)state;
+    struct gr_verbs_options o = {.gid_index = -1, .map = &near_map, .gpu_pci = "0000:17:00.0"};
+    gr_log_set_level(GR_LOG_INFO);
+    expect_choice(&o, "fake1", "fake1 is on one PCI root with the GPU at 0000:17:00.0; of 2 devices 1 is as near");
+    o.hca = "fake0"; /* who names one means it */
+    expect_choice(&o, "fake0", "fake0 is across processors with the GPU");
+    o.hca = NULL;
+    o.gpu_pci = "0000:18:00.0";
+    expect_choice(&o, "fake0",
+                  "fake0, the first of 2 devices: where they and the GPU at 0000:18:00.0 are is not known");
+    o.gpu_pci = NULL;
+    expect_choice(&o, "fake0", "");
+    o.gpu_pci = "0000:17:00.0";
+    fake_knobs.port_down = true; /* fake0's */
+    expect_choice(&o, "fake1", "of 1 devices 1 is as near");
+    gr_log_set_level(GR_LOG_WARN);
+}
+
+/* An address of docker0 is every host's. */
+static void test_bridge_is_not_taken(void **state)
+{
+    (void)state;
+    if (unshare(CLONE_NEWNET) != 0 || system("ip link add br9 type bridge 2>/dev/null") != 0) {
+        skip();
+    }
+    struct gr_verbs_device d;
+    struct gr_verbs_options o = {.gid_index = -1};
+    fake_knobs.ifindex[0] = if_nametoindex("br9");
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.name, "fake1");
+    setenv("NCCL_SOCKET_IFNAME", "br9", 1); /* unless it is asked for */
+    fake_knobs.ifindex[1] = if_nametoindex("lo");
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.name, "fake0");
+    unsetenv("NCCL_SOCKET_IFNAME");
+    o.hca = "fake0";
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
 }
 
 static void test_lists(void **state)
@@ -479,6 +545,7 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, verbs_set_up, verbs_nothing_left)
     const struct CMUnitTest tests[] = {
         CASE(test_choice),
+        CASE(test_nearest_to_the_gpu),
         CASE(test_lists),
         CASE(test_no_device),
         CASE(test_inline_is_halved),
@@ -498,6 +565,7 @@ int main(void)
         CASE(test_record_of_a_wrong_length),
         CASE(test_random_immediate_data),
         CASE(test_too_many_credit_records),
+        CASE(test_bridge_is_not_taken), /* last: it leaves the network */
     };
     return cmocka_run_group_tests_name("verbs fake", tests, NULL, NULL);
 }

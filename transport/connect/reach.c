@@ -5,15 +5,11 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <linux/ethtool.h>
-#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 /* ---- kinds of addresses ---- */
 
@@ -85,15 +81,6 @@ void gr_reach_listen(const char *asked, const char *own, char out[300])
 
 /* ---- interfaces ---- */
 
-/* The driver says it in every network namespace, /sys only in its own. */
-static bool is_bridge(int fd, const char *name)
-{
-    struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
-    struct ifreq request = {.ifr_data = (char *)&info};
-    snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
-    return fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0 && strcmp(info.driver, "bridge") == 0;
-}
-
 static bool is_link_local(const struct sockaddr *a)
 {
     if (a->sa_family == AF_INET) {
@@ -102,12 +89,12 @@ static bool is_link_local(const struct sockaddr *a)
     return IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
-static bool may_be_told(const struct ifaddrs *i, int fd)
+static bool may_be_told(const struct ifaddrs *i)
 {
     const bool has_ip =
         i->ifa_addr != NULL && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
     return has_ip && (i->ifa_flags & IFF_UP) != 0 && (i->ifa_flags & IFF_LOOPBACK) == 0 &&
-           !is_link_local(i->ifa_addr) && !is_bridge(fd, i->ifa_name);
+           !is_link_local(i->ifa_addr) && !gr_net_is_bridge(i->ifa_name);
 }
 
 /* ---- the list ---- */
@@ -144,19 +131,15 @@ static void add(struct list *l, const struct sockaddr_storage *a)
 static void add_interfaces(struct list *l, int family)
 {
     struct ifaddrs *all = NULL;
-    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (getifaddrs(&all) == 0) {
         for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-            if (may_be_told(i, fd) && i->ifa_addr->sa_family == family) {
+            if (may_be_told(i) && i->ifa_addr->sa_family == family) {
                 struct sockaddr_storage a = {0};
                 memcpy(&a, i->ifa_addr, family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
                 add(l, &a);
             }
         }
         freeifaddrs(all);
-    }
-    if (fd >= 0) {
-        close(fd);
     }
 }
 

@@ -8,6 +8,7 @@
 #define GR_VERBS_SPIN_US_MAX 10000  /* the most that an option may ask for */
 #define GR_VERBS_GID_INDEX_MAX 1023 /* the largest index that an option may name */
 
+struct gr_near_map;
 struct gr_verbs_lib;
 
 struct gr_verbs_options {
@@ -17,6 +18,9 @@ struct gr_verbs_options {
     int spin_us;                    /* how long to poll before sleeping; 0: not at all */
     uint8_t ack_timeout;            /* the device sends again after 4.096 us * 2^this without an answer; 0: 67 ms */
     const struct gr_verbs_lib *lib; /* NULL: the libraries */
+    /* Where nothing else tells, the device is the one nearest to this GPU, a PCI address; both borrowed. NULL: none. */
+    const char *gpu_pci;
+    const struct gr_near_map *map;
     /* Where rows of bulk frames are to lie, borrowed for the process's life; NULL: in the host's memory. Where the
      * device cannot be made to reach it they lie in the host's all the same, unless require_far. */
     const struct gr_far_memory *far;
@@ -33,6 +37,10 @@ void gr_verbs_prepare(void);
 /* What gr_bootstrap() opens connections with. Before the first connection; not thread-safe. */
 void gr_verbs_configure(const struct gr_verbs_options *options);
 const struct gr_verbs_options *gr_verbs_configured(void);
+
+/* Draws the map of this machine for the GPU at this PCI address, copied; "" takes both away. As gr_verbs_configure().
+ * That there is no map is logged, and then the first device is as good. Nothing happens where RDMA is not offered. */
+void gr_verbs_prefer_near(const char *gpu_pci);
 
 /* Is there a device that fits the options? One line in the log if not: GR_ENOTFOUND, GR_EUNSUPPORTED (build). */
 GR_NODISCARD enum gr_status gr_verbs_check(const struct gr_verbs_options *options);

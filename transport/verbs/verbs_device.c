@@ -2,6 +2,8 @@
 
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "transport/net.h"
+#include "transport/verbs/nearest.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -96,9 +98,10 @@ static int rank_of(const struct ibv_gid_entry *e, const struct wish *w)
     if (w->gid_index >= 0 && (int)e->gid_index != w->gid_index) {
         return 0;
     }
-    if (w->nccl_ifname != NULL && w->gid_index < 0 && if_indextoname(e->ndev_ifindex, ifname) != NULL &&
-        !gr_verbs_list_allows(w->nccl_ifname, ifname, 0)) {
-        return 0;
+    const bool named = w->gid_index < 0 && if_indextoname(e->ndev_ifindex, ifname) != NULL;
+    if (named && (w->nccl_ifname != NULL ? !gr_verbs_list_allows(w->nccl_ifname, ifname, 0)
+                                         : w->hca == NULL && gr_net_is_bridge(ifname))) {
+        return 0; /* many hosts have a bridge under one address */
     }
     if (IN6_IS_ADDR_UNSPECIFIED(a)) {
         return 0;
@@ -200,38 +203,81 @@ static void say_none(const struct wish *w, const struct seen *s)
     }
 }
 
-enum gr_status gr_verbs_device_choose(const struct gr_verbs_lib *lib, const struct gr_verbs_options *options,
-                                      struct gr_verbs_device *out)
+/* ---- one of them ---- */
+
+struct candidates {
+    struct gr_verbs_device device[GR_NEAR_CARD_MAX];
+    int n, rank; /* all have the best rank that was seen */
+};
+
+static void add_candidate(struct candidates *c, const struct gr_verbs_device *d, int rank)
 {
-    struct wish w;
-    struct seen seen = {0};
-    GR_TRY(wish_of(options, &w));
-    int n = 0, best = 0;
+    if (rank > c->rank) {
+        c->n = 0;
+        c->rank = rank;
+    }
+    if (rank > 0 && rank == c->rank && c->n < GR_NEAR_CARD_MAX) {
+        c->device[c->n++] = *d;
+    }
+}
+
+/* The number of the candidate that is nearest to the GPU; the first where nothing is known. */
+static int choose_near(const struct candidates *c, const struct gr_verbs_options *o)
+{
+    const char *names[GR_NEAR_CARD_MAX];
+    struct gr_pci_address gpu;
+    if (o->gpu_pci == NULL || o->map == NULL || c->n == 0 || !gr_pci_parse(o->gpu_pci, &gpu)) {
+        return 0;
+    }
+    for (int i = 0; i < c->n; i++) {
+        names[i] = c->device[i].name;
+    }
+    const struct gr_near_choice near = gr_near_choose(o->map, &gpu, names, c->n);
+    if (near.i_name < 0) {
+        log_info("verbs: %s, the first of %d devices: where they and the GPU at %s are is not known", names[0], c->n,
+                 o->gpu_pci);
+        return 0;
+    }
+    log_info("verbs: %s is %s with the GPU at %s; of %d devices %d %s as near", names[near.i_name],
+             gr_near_words(near.kind), o->gpu_pci, c->n, near.n_as_near, near.n_as_near == 1 ? "is" : "are");
+    return near.i_name;
+}
+
+static void look_at_all(const struct gr_verbs_lib *lib, const struct wish *w, struct seen *seen, struct candidates *c)
+{
+    int n = 0;
     struct ibv_device **list = lib->get_device_list(&n);
     for (int i = 0; list != NULL && i < n; i++) {
-        struct gr_verbs_device d;
+        struct gr_verbs_device d = {.port = 0};
         const char *name = lib->get_device_name(list[i]);
-        const size_t at = strlen(seen.names);
-        snprintf(seen.names + at, sizeof(seen.names) - at, " %s", name);
-        seen.n_device++;
+        const size_t at = strlen(seen->names);
+        snprintf(seen->names + at, sizeof(seen->names) - at, " %s", name);
+        seen->n_device++;
         struct ibv_context *context = lib->open_device(list[i]);
         if (context == NULL) {
             log_warn("RDMA device %s cannot be opened: %s", name, strerror(errno));
             continue;
         }
-        const int rank = look_at(lib, list[i], context, &w, &seen, &d);
+        add_candidate(c, &d, look_at(lib, list[i], context, w, seen, &d));
         lib->close_device(context);
-        if (rank > best) {
-            best = rank;
-            *out = d;
-        }
     }
     if (list != NULL) {
         lib->free_device_list(list);
     }
-    if (best == 0) {
+}
+
+enum gr_status gr_verbs_device_choose(const struct gr_verbs_lib *lib, const struct gr_verbs_options *options,
+                                      struct gr_verbs_device *out)
+{
+    struct wish w;
+    struct seen seen = {0};
+    struct candidates c = {.n = 0};
+    GR_TRY(wish_of(options, &w));
+    look_at_all(lib, &w, &seen, &c);
+    if (c.n == 0) {
         say_none(&w, &seen);
         return GR_ENOTFOUND;
     }
+    *out = c.device[choose_near(&c, options)];
     return GR_OK;
 }

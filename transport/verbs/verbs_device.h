@@ -20,8 +20,10 @@ struct gr_verbs_device {
     bool iwarp; /* no immediate data: two-sided only */
 };
 
-/* The options' device, else what NCCL_IB_HCA, NCCL_IB_GID_INDEX and NCCL_SOCKET_IFNAME allow, else any; of its
- * addresses RoCE v2 on IPv4 first. GR_ENOTFOUND: one line says what was looked for and what there is. */
+/* The options' device, else of what NCCL_IB_HCA, NCCL_IB_GID_INDEX and NCCL_SOCKET_IFNAME allow, or else of all that
+ * are up, the one nearest to the options' GPU, or the first; RoCE v2 on IPv4 goes before other addresses, and before
+ * nearness: it is what the other end has as well. Which it was is logged. GR_ENOTFOUND: one line says what was looked
+ * for and what there is. */
 GR_NODISCARD enum gr_status gr_verbs_device_choose(const struct gr_verbs_lib *lib,
                                                    const struct gr_verbs_options *options, struct gr_verbs_device *out);
 

@@ -2,7 +2,11 @@
  */
 #include "transport/verbs/verbs.h"
 
+#include "common/base/log.h"
+#include "transport/verbs/nearest.h"
+
 #include <malloc.h>
+#include <stdio.h>
 
 static struct gr_verbs_options configured = GR_VERBS_OPTIONS_DEFAULT;
 
@@ -24,6 +28,25 @@ void gr_verbs_configure(const struct gr_verbs_options *options)
 const struct gr_verbs_options *gr_verbs_configured(void)
 {
     return &configured;
+}
+
+void gr_verbs_prefer_near(const char *gpu_pci)
+{
+    static struct gr_near_map map;
+    static char pci[32];
+    const char *why = NULL;
+    snprintf(pci, sizeof(pci), "%s", gpu_pci);
+    configured.gpu_pci = NULL;
+    configured.map = NULL;
+    if (pci[0] == '\0' || !gr_verbs_worth_offering(&configured)) {
+        return;
+    }
+    if (gr_near_map_draw(&map, &why) != GR_OK) {
+        log_info("verbs: which RDMA device is nearest to the GPU at %s is not known: %s", pci, why);
+        return;
+    }
+    configured.gpu_pci = pci;
+    configured.map = &map;
 }
 
 const char *gr_far_path_name(enum gr_far_path path)

@@ -60,6 +60,11 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     return -1;
 }
 
+void gr_worker_near_gpu(const char *gpu_pci)
+{
+    gr_verbs_prefer_near(gpu_pci);
+}
+
 int gr_worker_forced_transport(const struct gr_options *o)
 {
     static_assert((int)GR_CHOICE_LOOP == (int)GR_TRANSPORT_LOOP && (int)GR_CHOICE_SHM == (int)GR_TRANSPORT_SHM &&

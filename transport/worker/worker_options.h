@@ -15,6 +15,10 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
 /* The value of --transport: enum gr_transport_kind, or -1: any. */
 int gr_worker_forced_transport(const struct gr_options *o);
 
+/* A worker whose model is on the GPU at this PCI address takes the RDMA device that is nearest to it, unless one is
+ * named. Before its first connection. */
+void gr_worker_near_gpu(const char *gpu_pci);
+
 /* asked_ms: of --spin-ms. To be woken costs 50 to 100 us on an idle machine, up to six times a round. By itself a
  * worker spins only where its model leaves the CPUs alone and four threads of a pair are few among them. */
 static inline uint64_t gr_worker_spin_ns(int asked_ms, bool on_gpu, int n_cpu)
