@@ -14,13 +14,7 @@ static enum gr_status init_target(struct gr_target *t)
     t->session = calloc((size_t)c->n_session_max, sizeof(*t->session));
     t->pass.seq = calloc((size_t)c->n_session_max, sizeof(*t->pass.seq));
     t->pass.n_seq_max = c->n_session_max;
-    const size_t n_feature = (size_t)c->n_session_max * (size_t)c->feature_keep * (size_t)c->feature_width;
-    t->feature = n_feature > 0 ? calloc(n_feature, sizeof(*t->feature)) : NULL;
-    if (n_feature > 0 && t->feature == NULL) {
-        log_error("out of memory for the features of %d positions of %d sessions, %zu MiB: lower target.feature_keep",
-                  c->feature_keep, c->n_session_max, n_feature * sizeof(*t->feature) >> 20);
-        return GR_ENOMEM;
-    }
+    GR_TRY(target_rows_create(t));
     t->held_ids = calloc((size_t)c->n_session_max * (size_t)c->n_ctx_max, sizeof(*t->held_ids));
     if (t->session == NULL || t->pass.seq == NULL || t->held_ids == NULL) {
         log_error("out of memory for %d sessions", c->n_session_max);
@@ -73,7 +67,7 @@ void gr_target_destroy(struct gr_target *t)
     gr_kv_pool_finish(&t->pool);
     free(t->session);
     free(t->held_ids);
-    free(t->feature);
+    target_rows_destroy(t);
     free(t->pass.seq);
     free(t);
 }

@@ -10,6 +10,7 @@
 #ifndef GR_TARGET_WORKER_MACHINE_TARGET_H
 #define GR_TARGET_WORKER_MACHINE_TARGET_H
 
+#include "common/base/far_memory.h"
 #include "common/protocol/frame_class.h"
 #include "common/protocol/msg.h"
 #include "common/protocol/specpv.h"
@@ -37,7 +38,9 @@ struct gr_target_config {
     bool feature_later;     /* gr_lm_fuses(): what a pass captures may be fused later */
     int32_t feature_keep;   /* positions of a session whose features are kept, at least a prompt chunk and a tree */
     int32_t feature_window; /* rows sent and not yet TAKEN; at most GR_FEATURES_WINDOW, but in tests */
-    bool shares_device;     /* with its drafter: passes beside a draft teach nothing about prices */
+    /* Where they are kept, and where passes bring them, borrowed; NULL: in the host's memory. */
+    const struct gr_far_memory *far;
+    bool shares_device;               /* with its drafter: passes beside a draft teach nothing about prices */
     const struct gr_cost_table *cost; /* calibrated start values, copied; NULL: none */
     /* SpecPV: what the model's views were made for, and the defaults of sessions that do not say. n_buffer 0: there are
      * no views, sessions that ask for them go without, and nothing of it runs. */
@@ -52,6 +55,9 @@ struct gr_target_io {
     /* Memory for a frame to a peer; NULL: no credit or peer gone. frame_end sends it. */
     uint8_t *(*frame_begin)(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t bytes);
     void (*frame_end)(void *ctx, uint32_t peer, uint32_t bytes);
+    /* Where the rows of the FEATURES frame lie that has been begun, in the config's far memory; NULL: behind its head.
+     * May be NULL. */
+    uint8_t *(*frame_body)(void *ctx, uint32_t peer);
     /* To the orchestrator. Copied before it returns. */
     void (*send_msg)(void *ctx, const struct gr_msg *m);
     /* Is there room for n more COMMITs of GR_COMMIT_BYTES in the queue to the orchestrator? A session that finds none

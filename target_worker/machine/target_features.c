@@ -11,8 +11,6 @@
  * Decisions D-019, D-074, D-076. */
 #include "target_worker/machine/target_internal.h"
 
-#include <string.h>
-
 #define ROUND_FRAMES 32  /* of one session's rounds, in one step */
 #define PREFILL_FRAMES 4 /* of all prompts, in one step: verdicts go out between steps */
 
@@ -21,6 +19,23 @@ static uint16_t *row_of(const struct gr_target *t, const struct session *s, int3
     const size_t slot = (size_t)(s - t->session);
     const size_t keep = (size_t)t->config.feature_keep;
     return t->feature + (slot * keep + (size_t)pos % keep) * (size_t)t->config.feature_width;
+}
+
+/* How many rows from position pos on, before end, lie one after the other in the ring. */
+static int32_t run_of(const struct gr_target *t, int32_t pos, int32_t end)
+{
+    return GR_MIN(end - pos, t->config.feature_keep - pos % t->config.feature_keep);
+}
+
+/* The same, of rows that a pass brought, which lie where row[0], row[1] ... say. */
+static int32_t run_of_pass(const struct gr_target *t, int32_t pos, int32_t end, const uint16_t *const *row)
+{
+    const int32_t most = run_of(t, pos, end);
+    int32_t n = 1;
+    while (n < most && row[n] == row[n - 1] + t->config.feature_width) {
+        n++;
+    }
+    return n;
 }
 
 bool target_wants_features(const struct gr_target *t, const struct session *s)
@@ -71,7 +86,6 @@ static void send_again_from(struct session *s, int32_t pos)
 
 void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
-    const size_t width = (size_t)t->config.feature_width;
     const int32_t first = q->pos0 - q->n_chain - q->n_kept;
     const int32_t end = first + q->n_feature;
     if (q->want_features && q->keep_capture) {
@@ -84,8 +98,9 @@ void target_keep_features(struct gr_target *t, struct session *s, const struct g
     if (q->n_feature == 0 || end <= s->features.end) {
         return; /* a row that ran again: its feature is what it was */
     }
-    for (int32_t p = s->features.end; p < end; p++) {
-        memcpy(row_of(t, s, p), q->feature[p - first], width * sizeof(**q->feature));
+    for (int32_t p = s->features.end, n = 0; p < end; p += n) {
+        n = run_of_pass(t, p, end, q->feature + (p - first));
+        target_rows_copy(t, row_of(t, s, p), q->feature[p - first], n);
     }
     s->features.n_kept = 0;
     s->features.end = end;
@@ -138,13 +153,13 @@ void target_finish_fuse_pass(struct gr_target *t)
 
 void target_fork_features(struct gr_target *t, struct session *s, const struct session *from, int32_t len)
 {
-    const size_t width = (size_t)t->config.feature_width;
     const int32_t end = GR_MIN(from->features.end, len);
     if (!target_wants_features(t, s) || s->features.end > 0 || end <= from->features.first) {
         return;
     }
-    for (int32_t p = from->features.first; p < end; p++) {
-        memcpy(row_of(t, s, p), row_of(t, from, p), width * sizeof(uint16_t));
+    for (int32_t p = from->features.first, n = 0; p < end; p += n) {
+        n = run_of(t, p, end);
+        target_rows_copy(t, row_of(t, s, p), row_of(t, from, p), n);
     }
     s->features.first = from->features.first;
     s->features.end = end;
@@ -227,8 +242,11 @@ static bool send_frame(struct gr_target *t, struct session *s)
         return false;
     }
     const size_t n_bytes = gr_wire_encode_features(&h, &f, row_bytes, out, bytes, &rows);
-    for (int32_t i = 0; i < n; i++) {
-        memcpy(rows + (size_t)i * row_bytes, row_of(t, s, first + i), row_bytes);
+    uint8_t *body = t->io.frame_body != NULL ? t->io.frame_body(t->io.ctx, s->link.peer) : NULL;
+    rows = body != NULL ? body : rows;
+    for (int32_t i = 0, n_run = 0; i < n; i += n_run) {
+        n_run = run_of(t, first + i, first + n);
+        target_rows_copy(t, rows + (size_t)i * row_bytes, row_of(t, s, first + i), n_run);
     }
     t->io.frame_end(t->io.ctx, s->link.peer, (uint32_t)n_bytes);
     s->features.sent = (int32_t)base_len;

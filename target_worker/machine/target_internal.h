@@ -174,7 +174,9 @@ struct gr_target {
     struct gr_kv_pool pool;
     struct session *session; /* owned, (n_session_max) */
     int32_t *held_ids;       /* owned, (n_session_max, n_ctx_max) */
-    uint16_t *feature;       /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep */
+    uint16_t *feature;       /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep; in
+                                config.far, if that is not NULL */
+    bool rows_on_their_way;  /* copies between places of far memory have not ended */
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
@@ -273,6 +275,14 @@ void target_view_ask(struct session_specpv *pv);
 void target_view_full(struct session_specpv *pv);
 void target_view_take(struct session_specpv *pv, int32_t dense_from, int32_t kv_len);
 void target_view_partial(struct session_specpv *pv, enum gr_finish finish);
+
+/* ---- target_rows.c ---- */
+GR_NODISCARD enum gr_status target_rows_create(struct gr_target *t);
+void target_rows_destroy(struct gr_target *t);
+/* n_row rows one after the other, on both sides; wherever they are. */
+void target_rows_copy(struct gr_target *t, void *to, const void *from, int32_t n_row);
+/* Before what was copied may be written over. */
+void target_rows_wait(struct gr_target *t);
 
 /* ---- target_features.c ---- */
 bool target_wants_features(const struct gr_target *t, const struct session *s);

@@ -455,6 +455,7 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     target_flight_ended(t, now_ns);
     if (pass->n_seq > 0 && pass->seq[0].kind == GR_PASS_FUSE) {
         target_finish_fuse_pass(t);
+        target_rows_wait(t);
         return;
     }
     t->counters.n_pass++;
@@ -464,4 +465,5 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     for (int i = 0; i < pass->n_seq; i++) {
         finish_seq(t, &pass->seq[i], pass->status, more_follow(t, pass, i), now_ns);
     }
+    target_rows_wait(t); /* the next pass brings its rows to the same places */
 }

@@ -1,7 +1,8 @@
 #include "tests/sim/feature_rig.h"
 
-bool all_raw;          /* benches ship captured states */
-bool all_shipped;      /* their features are made within the pass */
+bool all_raw;     /* benches ship captured states */
+bool all_shipped; /* their features are made within the pass */
+enum bench_far all_far;
 int32_t bench_context; /* of the drafters' heads; 0: they look back at everything */
 struct gr_specpv_params bench_specpv;
 enum gr_specpv_mode bench_mode;
@@ -75,9 +76,26 @@ static void note(struct bench *b, char what, uint64_t session)
     b->order[b->n_order] = '\0';
 }
 
+static uint8_t *body(void *ctx, uint32_t peer)
+{
+    struct bench *b = ctx;
+    assert_int_equal(peer, PEER);
+    return all_far == BENCH_FAR_BODIES ? b->far_body : NULL;
+}
+
+/* As a connection does before a network card fetches the body. */
+static void fetch_body(struct bench *b, uint32_t n)
+{
+    if (all_far == BENCH_FAR_BODIES && b->class == GR_FRAME_BULK) {
+        assert_int_equal(b->far.memory.wait(&b->far), GR_OK);
+        memcpy(b->frame + GR_BULK_HEAD_BYTES, test_far_at(b->far_body), n - GR_BULK_HEAD_BYTES);
+    }
+}
+
 void end(void *ctx, uint32_t peer, uint32_t n)
 {
     struct bench *b = ctx;
+    fetch_body(b, n);
     struct gr_frame_header h;
     struct gr_delta delta;
     struct gr_verdict verdict;
@@ -125,10 +143,32 @@ static void on_msg(void *ctx, const struct gr_msg *m)
     }
 }
 
+/* A pass brings its rows to the same places as the one before it. */
+static void move_far(struct bench *b, struct gr_pass *pass)
+{
+    const size_t row_bytes = (size_t)gr_lm_ship_width(b->lm) * sizeof(uint16_t);
+    int n = 0;
+    memset(test_far_at(b->far_shipped), 0xff, GR_FAR_PAGE_BYTES);
+    for (int i = 0; i < pass->n_seq; i++) {
+        const int first = n;
+        for (int k = 0; k < pass->seq[i].n_feature; k++, n++) {
+            const size_t at = (size_t)(n + n / 3) * row_bytes; /* rows of a path are not one after the other */
+            uint8_t *to = b->far_shipped + at;
+            assert_true(n < (int)GR_ARRAY_LEN(b->far_row) && at + row_bytes <= GR_FAR_PAGE_BYTES);
+            memcpy(test_far_at(to), pass->seq[i].feature[k], row_bytes);
+            b->far_row[n] = (const uint16_t *)(const void *)to;
+        }
+        pass->seq[i].feature = pass->seq[i].n_feature > 0 ? b->far_row + first : NULL;
+    }
+}
+
 static void on_pass(void *ctx, struct gr_pass *pass)
 {
     struct bench *b = ctx;
     gr_verifier_run(b->verifier, pass);
+    if (all_far != BENCH_HOST) {
+        move_far(b, pass);
+    }
     b->n_fuse += pass->seq[0].kind == GR_PASS_FUSE;
     for (int i = 0; i < pass->n_seq; i++) {
         b->n_made += pass->seq[i].n_feature;
@@ -136,9 +176,17 @@ static void on_pass(void *ctx, struct gr_pass *pass)
     b->pass = pass;
 }
 
+static void take_far(struct bench *b)
+{
+    test_far_init(&b->far, "far:0", true);
+    assert_int_equal(b->far.memory.take(&b->far, GR_FAR_PAGE_BYTES, &b->far_shipped), GR_OK);
+    assert_int_equal(b->far.memory.take(&b->far, GR_FAR_PAGE_BYTES, &b->far_body), GR_OK);
+}
+
 void bench_create(struct bench *b, bool features)
 {
     memset(b, 0, sizeof(*b));
+    take_far(b);
     b->raw = all_raw;
     b->n_bulk_credit = 1000000;
     b->lm = toy_lm_create(&(struct toy_config){.n_vocab = N_VOCAB,
@@ -166,10 +214,15 @@ void bench_create(struct bench *b, bool features)
                                        .feature_later = gr_lm_fuses(b->lm),
                                        .feature_keep = KEEP,
                                        .feature_window = WINDOW,
+                                       .far = all_far != BENCH_HOST ? &b->far.memory : NULL,
                                        .specpv = bench_specpv,
                                        .test_corrupt = bench_corrupt};
-    const struct gr_target_io io = {
-        .ctx = b, .frame_begin = begin, .frame_end = end, .send_msg = on_msg, .start_pass = on_pass};
+    const struct gr_target_io io = {.ctx = b,
+                                    .frame_begin = begin,
+                                    .frame_end = end,
+                                    .frame_body = body,
+                                    .send_msg = on_msg,
+                                    .start_pass = on_pass};
     assert_int_equal(gr_target_create(&c, &io, &b->target), GR_OK);
     if (bench_specpv.n_buffer > 0) {
         const struct gr_kv_budget most = {.n_sink = (int32_t)bench_specpv.n_sink,
@@ -185,6 +238,9 @@ void bench_destroy(struct bench *b)
     assert_true(gr_target_check(b->target));
     gr_verifier_destroy(b->verifier);
     gr_target_destroy(b->target);
+    b->far.memory.give(&b->far, b->far_shipped);
+    b->far.memory.give(&b->far, b->far_body);
+    assert_int_equal(b->far.n_taken, 0);
     gr_lm_destroy(b->lm);
 }
 

@@ -9,6 +9,7 @@
 #include "target_worker/machine/target.h"
 #include "target_worker/compute/verifier.h"
 #include "tests/sim/toy_lm.h"
+#include "tests/transport/test_far.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,8 +28,11 @@
 
 #define PARTIAL_MARK 0xa5 /* toy_lm.h: what the bytes of a partial row are changed by */
 
-extern bool all_raw;          /* benches ship captured states */
-extern bool all_shipped;      /* their features are made within the pass */
+extern bool all_raw;     /* benches ship captured states */
+extern bool all_shipped; /* their features are made within the pass */
+/* With all_shipped: rows lie in memory that nobody can follow a pointer to, are written over by the next pass, and are
+ * moved when somebody waits. Frames are whole, or have their bodies there, too. */
+extern enum bench_far { BENCH_HOST, BENCH_FAR, BENCH_FAR_BODIES } all_far;
 extern int32_t bench_context; /* of the drafters' heads; 0: they look back at everything */
 /* For tests of SpecPV: set before bench_create(). n_buffer 0: without. */
 extern struct gr_specpv_params bench_specpv;
@@ -57,6 +61,9 @@ struct bench {
     struct told told[N_SESSION + 1]; /* by session, from 1 */
     uint8_t frame[GR_WIRE_SMALL_BYTES_MAX];
     enum gr_frame_class class;
+    struct test_far far;
+    uint8_t *far_shipped, *far_body;
+    const uint16_t *far_row[400];
     int n_bulk_credit;
     bool no_small;
     bool raw;

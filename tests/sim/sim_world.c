@@ -263,6 +263,7 @@ static void create_target(struct sim *s, struct gr_lm *lm)
                                        .feature_later = gr_lm_fuses(lm),
                                        .feature_keep = s->config.feature_keep,
                                        .feature_window = s->config.feature_window,
+                                       .far = s->config.far,
                                        .admit_tokens = s->config.admit_tokens,
                                        .prefill_share = s->config.prefill_share,
                                        .specpv = s->config.specpv,

@@ -3,6 +3,7 @@
  * recorded one.
  *
  *   test_digests FILE             compares with FILE
+ *   test_digests --far FILE       the same with features kept in far memory, which changes nothing
  *   test_digests --record FILE    writes FILE anew: tools/record_digests; the commit that does so says why
  *   test_digests --list SEED      prints one line for each thing sent, so that two builds can be compared by diff
  *
@@ -11,6 +12,7 @@
 #include "common/protocol/msg.h"
 #include "common/protocol/wire.h"
 #include "tests/sim/sim_plan.h"
+#include "tests/transport/test_far.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -63,17 +65,23 @@ static void on_sent(void *arg, const struct sim_sent *sent)
     }
 }
 
+static bool in_far_memory;
+
 static struct digest digest_of(uint64_t seed, bool list)
 {
     static struct sim_plan p;
+    static struct test_far far;
     struct digest d = {.list = list};
     sim_draw_plan(seed, &p);
     p.sim.on_sent = on_sent;
     p.sim.sent_arg = &d;
+    test_far_init(&far, "far:0", true);
+    p.sim.far = in_far_memory ? &far.memory : NULL;
     struct sim *s = sim_from_plan(&p);
     const bool ended = sim_run(s, SIM_PLAN_LIMIT_NS);
     GR_ASSERT(ended);
     sim_destroy(s);
+    GR_ASSERT(far.n_taken == 0);
     return d;
 }
 
@@ -147,9 +155,10 @@ int main(int argc, char **argv)
         digest_of(strtoull(argv[2], NULL, 10), true);
         return 0;
     }
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_digests FILE | --record FILE | --list SEED\n");
+    in_far_memory = argc == 3 && strcmp(argv[1], "--far") == 0;
+    if (argc != 2 && !in_far_memory) {
+        fprintf(stderr, "usage: test_digests [--far] FILE | --record FILE | --list SEED\n");
         return 2;
     }
-    return compare(argv[1]);
+    return compare(argv[argc - 1]);
 }

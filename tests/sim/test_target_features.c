@@ -415,6 +415,7 @@ static int ship_fused(void **state)
 {
     (void)state;
     all_raw = all_shipped = false;
+    all_far = BENCH_HOST;
     return 0;
 }
 
@@ -422,6 +423,26 @@ static int ship_fused(void **state)
     {                                                   \
         "raw: " #test, test, ship_raw, ship_fused, NULL \
     }
+static int ship_far(void **state)
+{
+    (void)ship_at_once(state);
+    all_far = BENCH_FAR;
+    return 0;
+}
+
+static int ship_far_bodies(void **state)
+{
+    (void)ship_at_once(state);
+    all_far = BENCH_FAR_BODIES;
+    return 0;
+}
+
+#define FAR(test)                                                     \
+    {"far: " #test, test, ship_far, ship_fused, NULL},                \
+    {                                                                 \
+        "far bodies: " #test, test, ship_far_bodies, ship_fused, NULL \
+    }
+
 #define AT_ONCE(test)                                           \
     {                                                           \
         "at once: " #test, test, ship_at_once, ship_fused, NULL \
@@ -482,6 +503,14 @@ int main(void)
         AT_ONCE(test_silence_then_attach),
         AT_ONCE(test_cut),
         AT_ONCE(test_kept_captures),
+        FAR(test_fork),
+        FAR(test_prompt_by_the_chunk),
+        FAR(test_window),
+        FAR(test_no_credit),
+        FAR(test_silence_then_attach),
+        FAR(test_cut),
+        FAR(test_rounds_before_prompts),
+        FAR(test_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,6 +159,30 @@ static void test_no_room(void **state)
     assert_in_range(n_open, 1, 31);
 }
 
+/* Before there is a connection. */
+static void test_try(void **state)
+{
+    (void)state;
+    static const struct {
+        int dmabuf_errno;
+        bool peer_memory;
+        enum gr_far_path path;
+    } ways[] = {{0, false, GR_FAR_DMABUF}, {EINVAL, true, GR_FAR_PEER_MEMORY}, {EINVAL, false, GR_FAR_STAGING}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(ways); i++) {
+        enum gr_far_path path = GR_FAR_NONE;
+        fake_knobs.dmabuf_errno = ways[i].dmabuf_errno;
+        fake_knobs.peer_memory = ways[i].peer_memory;
+        assert_int_equal(gr_verbs_try_far(&pair_verbs[1], &path), GR_OK);
+        assert_int_equal(path, ways[i].path);
+        assert_int_equal(fake_counts().n_mr + fake_counts().n_context + far[1].n_taken, 0);
+    }
+    enum gr_far_path path = GR_FAR_NONE;
+    pair_verbs[1].require_far = true;
+    assert_int_equal(gr_verbs_try_far(&pair_verbs[1], &path), GR_EIO);
+    fake_knobs.n_device = 0;
+    assert_int_equal(gr_verbs_try_far(&pair_verbs[1], &path), GR_ENOTFOUND);
+}
+
 /* ---- frames ---- */
 
 static void test_one_end(void **state)
@@ -298,7 +322,8 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, nothing_left)
     const struct CMUnitTest tests[] = {
         CASE(test_dmabuf),       CASE(test_peer_memory),    CASE(test_staging),       CASE(test_required),
-        CASE(test_no_room),      CASE(test_one_end),        CASE(test_two_sided),     CASE(test_waits),
+        CASE(test_no_room),
+        CASE(test_try),      CASE(test_one_end),        CASE(test_two_sided),     CASE(test_waits),
         CASE(test_short_frames), CASE(test_memory_is_kept), CASE(test_spoilt_length), CASE(test_memory_fails),
     };
     return cmocka_run_group_tests_name("verbs far", tests, NULL, NULL);

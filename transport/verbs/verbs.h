@@ -31,6 +31,16 @@ struct gr_verbs_options {
         .gid_index = -1, .spin_us = GR_VERBS_SPIN_US_DEFAULT \
     }
 
+/* How a device reaches far memory. */
+enum gr_far_path {
+    GR_FAR_NONE,        /* there is none: the host's */
+    GR_FAR_DMABUF,      /* ibv_reg_dmabuf_mr */
+    GR_FAR_PEER_MEMORY, /* ibv_reg_mr on its address */
+    GR_FAR_STAGING,     /* not at all: frames lie in the host's memory, and are copied */
+    GR_N_FAR_PATH
+};
+const char *gr_far_path_name(enum gr_far_path path);
+
 /* Of a process that may use the transport, before its first thread. */
 void gr_verbs_prepare(void);
 
@@ -42,6 +52,10 @@ const struct gr_verbs_options *gr_verbs_configured(void);
  * That there is no map is logged, and then the first device is as good. Nothing happens where RDMA is not offered. */
 void gr_verbs_prefer_near(const char *gpu_pci);
 
+/* Whether the device that the options choose reaches their far memory, tried on a part of it: which way is logged, or
+ * why none. far_path GR_FAR_STAGING: none. GR_EIO: and require_far. GR_ENOTFOUND: no device. */
+GR_NODISCARD enum gr_status gr_verbs_try_far(const struct gr_verbs_options *options, enum gr_far_path *path_out);
+
 /* Is there a device that fits the options? One line in the log if not: GR_ENOTFOUND, GR_EUNSUPPORTED (build). */
 GR_NODISCARD enum gr_status gr_verbs_check(const struct gr_verbs_options *options);
 
@@ -50,16 +64,6 @@ bool gr_verbs_worth_offering(const struct gr_verbs_options *options);
 
 /* Frees what is kept for peers that may come back. A process that ends need not. */
 void gr_verbs_forget_peers(void);
-
-/* How a device reaches far memory. */
-enum gr_far_path {
-    GR_FAR_NONE,        /* there is none: the host's */
-    GR_FAR_DMABUF,      /* ibv_reg_dmabuf_mr */
-    GR_FAR_PEER_MEMORY, /* ibv_reg_mr on its address */
-    GR_FAR_STAGING,     /* not at all: frames lie in the host's memory, and are copied */
-    GR_N_FAR_PATH
-};
-const char *gr_far_path_name(enum gr_far_path path);
 
 struct gr_verbs_stats {
     uint64_t n_rnr;         /* work requests that ended for want of a posted receive: a bug if not 0 */

@@ -15,6 +15,13 @@ enum gr_status gr_verbs_check(const struct gr_verbs_options *options)
     return refuse();
 }
 
+enum gr_status gr_verbs_try_far(const struct gr_verbs_options *options, enum gr_far_path *path_out)
+{
+    (void)options;
+    (void)path_out;
+    return refuse();
+}
+
 bool gr_verbs_stats(const struct gr_conn *c, struct gr_verbs_stats *out)
 {
     (void)c;

@@ -431,6 +431,47 @@ enum gr_status gr_transport_open_verbs(int fd, bool initiator, const struct gr_v
     return GR_OK;
 }
 
+/* On a device of its own choice, which is opened for it alone. */
+static enum gr_status try_on(const struct gr_verbs_lib *lib, const struct gr_verbs_options *o,
+                             struct ibv_context *context, enum gr_far_path *path_out)
+{
+    const struct gr_conn_limits little = {.bulk_bytes_max = 4096, .n_bulk_slot = 1};
+    struct gr_verbs_bodies bodies = {.far = NULL};
+    struct ibv_pd *pd = lib->alloc_pd(context);
+    if (pd == NULL) {
+        log_error("verbs: no protection domain: %s", strerror(errno));
+        return GR_EIO;
+    }
+    const enum gr_status st = gr_verbs_bodies_make(&bodies, lib, pd, o, &little);
+    *path_out = bodies.path;
+    gr_verbs_bodies_release(&bodies, lib);
+    lib->dealloc_pd(pd);
+    return st;
+}
+
+enum gr_status gr_verbs_try_far(const struct gr_verbs_options *options, enum gr_far_path *path_out)
+{
+    const struct gr_verbs_lib *lib = lib_of(options);
+    struct gr_verbs_device device;
+    GR_ASSERT(sodium_init() >= 0);
+    GR_TRY(gr_verbs_device_choose(lib, options, &device));
+    enum gr_status st = GR_ENOTFOUND;
+    int n = 0;
+    struct ibv_device **list = lib->get_device_list(&n);
+    for (int i = 0; list != NULL && i < n; i++) {
+        struct ibv_context *context =
+            strcmp(lib->get_device_name(list[i]), device.name) == 0 ? lib->open_device(list[i]) : NULL;
+        if (context != NULL) {
+            st = try_on(lib, options, context, path_out);
+            lib->close_device(context);
+        }
+    }
+    if (list != NULL) {
+        lib->free_device_list(list);
+    }
+    return st;
+}
+
 enum gr_status gr_verbs_check(const struct gr_verbs_options *options)
 {
     struct gr_verbs_device device;

@@ -437,6 +437,12 @@ uint8_t *gr_worker_io_frame_begin(struct gr_worker_io *w, uint32_t peer, enum gr
     return p->out.data;
 }
 
+uint8_t *gr_worker_io_frame_body(struct gr_worker_io *w, uint32_t peer)
+{
+    const struct peer *p = peer_of(w, peer);
+    return p != NULL && p->out_open ? p->out.body : NULL;
+}
+
 void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t bytes)
 {
     struct peer *p = peer_of(w, peer);

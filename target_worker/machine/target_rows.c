@@ -1,0 +1,66 @@
+/* Where the rows of features lie that sessions keep: in the host's memory, or in far memory where the model makes them
+ * and a network card fetches them (gr_target_config.far). Then they are moved by copies that end later, so a pass that
+ * would write over their sources waits for them. What goes wrong with far memory is told by it and ends the worker with
+ * the next pass; until then wrong features make drafts worse, and no text other. Decision D-132. */
+#include "common/base/log.h"
+#include "target_worker/machine/target_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum gr_status take_far(struct gr_target *t, size_t bytes)
+{
+    const struct gr_far_memory *far = t->config.far;
+    uint8_t *p = NULL;
+    GR_TRY(far->take(far->ctx, (bytes + GR_FAR_PAGE_BYTES - 1) / GR_FAR_PAGE_BYTES * GR_FAR_PAGE_BYTES, &p));
+    t->feature = (uint16_t *)(void *)p;
+    return GR_OK;
+}
+
+enum gr_status target_rows_create(struct gr_target *t)
+{
+    const struct gr_target_config *c = &t->config;
+    const size_t n = (size_t)c->n_session_max * (size_t)c->feature_keep * (size_t)c->feature_width;
+    enum gr_status st = GR_OK;
+    if (n > 0 && c->far != NULL) {
+        st = take_far(t, n * sizeof(*t->feature));
+    } else if (n > 0) {
+        t->feature = calloc(n, sizeof(*t->feature));
+        st = t->feature != NULL ? GR_OK : GR_ENOMEM;
+    }
+    if (st != GR_OK) {
+        log_error("out of memory for the features of %d positions of %d sessions, %zu MiB: lower target.feature_keep",
+                  c->feature_keep, c->n_session_max, n * sizeof(*t->feature) >> 20);
+    }
+    return st;
+}
+
+void target_rows_destroy(struct gr_target *t)
+{
+    if (t->config.far != NULL && t->feature != NULL) {
+        t->config.far->give(t->config.far->ctx, (uint8_t *)t->feature);
+    } else {
+        free(t->feature);
+    }
+}
+
+void target_rows_copy(struct gr_target *t, void *to, const void *from, int32_t n_row)
+{
+    const size_t bytes = (size_t)n_row * (size_t)t->config.feature_width * sizeof(uint16_t);
+    if (t->config.far == NULL) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    const enum gr_status st = t->config.far->copy(t->config.far->ctx, to, from, bytes);
+    (void)st;
+    t->rows_on_their_way = true;
+}
+
+void target_rows_wait(struct gr_target *t)
+{
+    if (t->rows_on_their_way) {
+        const enum gr_status st = t->config.far->wait(t->config.far->ctx);
+        (void)st;
+        t->rows_on_their_way = false;
+    }
+}
