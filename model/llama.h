@@ -42,6 +42,9 @@ struct gr_llama_config {
     bool geometry_positions;      /* with geometry: n_ctx_max may exceed the folder's positions (gr_expand_positions) */
     const struct gr_tuned *tuned; /* only a GPU's runtime asks; NULL: nothing was measured. Borrowed for the call */
     bool raw_features;            /* with a head: captured states are shipped as they are (lm.h) */
+    /* Only a GPU's runtime asks: memory of its own GPU in which lm->shipped is to lie, borrowed for as long as the
+     * model lives. NULL: in the host's. */
+    const struct gr_far_memory *far;
     /* NULL: alone. Else this rank's end of a tensor-parallel group, borrowed for as long as the model lives; all ranks
      * create the model with the same values, but the head, which rank 0 alone has. Of a CPU's runtime. */
     struct gr_group *group;

@@ -8,6 +8,7 @@
 
 #include "common/rules/adjust_list.h"
 #include "common/rules/sampler.h"
+#include "common/base/far_memory.h"
 #include "common/base/status.h"
 #include "kernels/kernels.h"
 #include "model/files/capture.h"
@@ -87,7 +88,8 @@ struct gr_lm {
     const struct gr_top_row *top;
     int n_capture, capture_width; /* 0: none */
     float *capture;               /* owned, (n_row_max, n_capture * capture_width): layers side by side */
-    uint16_t *shipped;            /* owned, (n_row_max, fused_width) bf16, in place of capture where features are
+    uint16_t *shipped;            /* owned, (n_row_max, fused_width) bf16, in the host's memory or far memory that the
+                                     model was given, in place of capture where features are
                                    * made within the pass; n_capture is 1 then, capture_width fused_width */
     /* A target that serves an EAGLE-3 head: width of fuse()'s rows; 0: none. */
     int fused_width;

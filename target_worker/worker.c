@@ -1,4 +1,4 @@
-#include "target_worker/worker.h"
+#include "target_worker/far_features.h"
 
 #include "common/base/clock.h"
 #include "common/base/fallback.h"
@@ -35,7 +35,8 @@
 
 struct worker {
     struct gr_lm *lm;
-    struct gr_group *group; /* NULL: no tensor-parallel group */
+    struct gr_group *group;          /* NULL: no tensor-parallel group */
+    const struct gr_far_memory *far; /* owned: where features lie; NULL: in the host's memory */
     struct gr_verifier *verifier;
     struct gr_target *target;
     struct gr_worker_io *io;
@@ -49,6 +50,11 @@ struct worker {
 static uint8_t *frame_begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t bytes)
 {
     return gr_worker_io_frame_begin(((struct worker *)ctx)->io, peer, class, bytes);
+}
+
+static uint8_t *frame_body(void *ctx, uint32_t peer)
+{
+    return gr_worker_io_frame_body(((struct worker *)ctx)->io, peer);
 }
 
 static void frame_end(void *ctx, uint32_t peer, uint32_t bytes)
@@ -283,6 +289,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
                                 .view_most = view_budget(o),
                                 .n_view = o->specpv ? o->n_session_max : 0};
     c.raw_features = o->ship_raw;
+    c.far = w->far;
     if (o->n_rank > 1) {
         GR_TRY(open_group(w, o, hf, &c));
     }
@@ -307,7 +314,7 @@ static enum gr_status check_feature_memory(const struct worker *w, const struct 
     struct gr_free_memory available;
     gr_memory_available(&available);
     const uint64_t half = available.bytes / 2;
-    if (bytes > half) {
+    if (bytes > half && w->far == NULL) {
         log_error("--feature-keep %d: the features of %d sessions take %" PRIu64 " MiB (%" PRIu64
                   " MiB each), half of the available memory is %" PRIu64 " MiB (by %s); lower it, or "
                   "--sessions",
@@ -334,6 +341,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
                                        .feature_later = gr_lm_fuses(w->lm),
                                        .feature_keep = feature_keep(w, o),
                                        .feature_window = GR_FEATURES_WINDOW,
+                                       .far = w->far,
                                        .round_deadline_ns = o->round_deadline_ns,
                                        .admit_tokens = ADMIT_TOKENS,
                                        .prefill_share = o->prefill_share,
@@ -346,6 +354,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
     const struct gr_target_io io = {.ctx = w,
                                     .frame_begin = frame_begin,
                                     .frame_end = frame_end,
+                                    .frame_body = frame_body,
                                     .send_msg = send_msg,
                                     .commit_room = commit_room,
                                     .start_pass = start_pass};
@@ -396,15 +405,6 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 
-/* Of its data connections, before the first. */
-static void stay_near_gpu(const struct gr_target_options *o)
-{
-    char pci[32];
-    if (o->device != GR_DEVICE_CPU && o->loop_conn == NULL && gr_cuda_device_pci(o->device, pci)) {
-        gr_worker_near_gpu(pci);
-    }
-}
-
 /* A rank that follows has a model and nothing else. */
 static enum gr_status create(struct worker *w, const struct gr_target_options *o)
 {
@@ -414,6 +414,7 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     int32_t n_token = 0;
     GR_TRY(gr_tokenizer_of_worker(o->model, &tokenizer_fingerprint, &n_token));
     /* Rows of the vocabulary that no token has are padding: they are never sampled. */
+    GR_TRY(gr_far_features_open(o, &w->far));
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
     if (follows(o)) {
         return GR_OK;
@@ -426,7 +427,6 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d ranks of %d threads", o->model, hf.n_layer,
              w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name,
              o->n_rank, gr_team_size(w->lm->team));
-    stay_near_gpu(o);
     return create_io(w, o, fingerprint, tokenizer_fingerprint);
 }
 
@@ -439,6 +439,7 @@ static void destroy(struct worker *w, const struct gr_target_options *o)
     gr_target_destroy(w->target);
     gr_verifier_destroy(w->verifier);
     gr_lm_destroy(w->lm);
+    gr_far_features_close(w->far);
     gr_group_destroy(w->group);
     if (w->group != NULL) {
         gr_ranks_finish(o->ranks);

@@ -34,8 +34,9 @@ struct gr_target_options {
     char *const *argv;            /* borrowed; of this process, for the other ranks */
     int n_ctx_max;                /* 0: the model's */
     int n_session_max;
-    int kv_blocks;        /* 0: from free memory */
-    int forced_transport; /* enum gr_transport_kind or -1 */
+    int kv_blocks;                             /* 0: from free memory */
+    int forced_transport;                      /* enum gr_transport_kind or -1 */
+    bool require_gpudirect, disable_gpudirect; /* far_features.h */
     uint64_t round_deadline_ns;
     double prefill_share;          /* target.h; 0: no limit */
     bool specpv, specpv_score_max; /* views; scores are maxima over queries, else means */

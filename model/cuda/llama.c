@@ -31,9 +31,10 @@ struct llama {
     /* of a target that serves a head */
     struct gr_cuda_matrix fc; /* (fused_width, n_capture * H) */
     float *fc_bias;
-    uint16_t *capture;     /* tiles of width n_capture * H */
-    uint16_t *fused;       /* (n_row_max, fused_width) */
-    uint16_t *fused_alias; /* lm.shipped as the device sees it */
+    uint16_t *capture;               /* tiles of width n_capture * H */
+    uint16_t *fused;                 /* (n_row_max, fused_width) */
+    uint16_t *fused_alias;           /* lm.shipped as the device sees it */
+    const struct gr_far_memory *far; /* borrowed: lm.shipped lies there; NULL: in pinned memory of the host */
 };
 
 static struct llama *of(struct gr_lm *lm)
@@ -303,6 +304,9 @@ static void llama_destroy(struct gr_lm *lm)
         gr_cuda_graphs_destroy(&ends->logits);
         gr_cuda_graphs_destroy(&ends->whole);
     }
+    if (m->far != NULL && lm->shipped != NULL) {
+        m->far->give(m->far->ctx, (uint8_t *)lm->shipped);
+    }
     gr_cuda_model_close(&m->m, lm);
     gr_llama_source_close(&m->source);
     free(m->layer);
@@ -412,13 +416,28 @@ static enum gr_status check(const struct llama *m, const struct gr_llama_config 
     return GR_OK;
 }
 
+static enum gr_status take_shipped(struct llama *m, size_t bytes)
+{
+    void *host = NULL, *on_device = NULL;
+    uint8_t *far = NULL;
+    if (m->far != NULL) {
+        const size_t whole = (bytes + GR_FAR_PAGE_BYTES - 1) / GR_FAR_PAGE_BYTES * GR_FAR_PAGE_BYTES;
+        GR_TRY(m->far->take(m->far->ctx, whole, &far));
+        m->lm.shipped = m->fused_alias = (uint16_t *)(void *)far;
+        return GR_OK;
+    }
+    GR_TRY(gr_cuda_take_host(&m->m.device, bytes, &host, &on_device));
+    m->fused_alias = on_device;
+    m->lm.shipped = host;
+    return GR_OK;
+}
+
 static enum gr_status take_state(struct llama *m, int n_seq_max, bool ranks)
 {
     const struct gr_hf_config *hf = &m->source.hf;
     const size_t n_row = (size_t)m->lm.n_row_max;
     struct gr_cuda_device *d = &m->m.device;
     void *p = NULL;
-    void *host = NULL;
     GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, 0, ranks));
     const struct gr_cuda_layer_config config = {.hf = hf,
                                                 .shapes = &m->m.shapes,
@@ -442,9 +461,7 @@ static enum gr_status take_state(struct llama *m, int n_seq_max, bool ranks)
     m->capture = p;
     GR_TRY(gr_cuda_take(d, "features", fused_bytes, &p));
     m->fused = p;
-    GR_TRY(gr_cuda_take_host(d, fused_bytes, &host, &p));
-    m->fused_alias = p;
-    m->lm.shipped = host;
+    GR_TRY(take_shipped(m, fused_bytes));
     m->lm.n_capture = 1;
     m->lm.capture_width = m->lm.fused_width;
     return GR_OK;
@@ -494,6 +511,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
     struct gr_llama_config c = *config;
     GR_TRY(gr_llama_source_open(&c, &m->source));
     GR_TRY(check(m, &c));
+    m->far = c.far;
     GR_TRY(gr_cuda_model_open(&m->m, &m->lm, device, c.n_thread));
     GR_TRY(tune(m, &c));
     gr_cuda_memory_begin(&m->m.device);

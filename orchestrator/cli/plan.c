@@ -132,11 +132,27 @@ static enum gr_status choose_transport(const struct gr_options *o, struct gr_pla
     return GR_OK;
 }
 
+/* What of --require-gpudirect can be said before workers start; the target tells the rest. It wants RDMA as well. */
+static enum gr_status check_gpudirect(struct gr_options *o)
+{
+    const char *why = o->target_device == GR_DEVICE_CPU     ? "the target is on CPUs (--target-device cuda:N)"
+                      : o->verbs_mode == GR_VERBS_TWO_SIDED ? "--verbs-mode two_sided receives into the host's memory"
+                      : o->disable_gpudirect                ? "it contradicts --disable-gpudirect"
+                                                            : NULL;
+    if (o->require_gpudirect && why != NULL) {
+        log_error("--require-gpudirect: %s", why);
+        return GR_EINVAL;
+    }
+    o->require_rdma = o->require_rdma || o->require_gpudirect;
+    return GR_OK;
+}
+
 /* Both workers start on this host: what is wrong with a device is known before they load. Nothing else than RDMA is
  * offered under --require-rdma, so there is nothing to fall back to; a device that is named is to be there. --transport
  * verbs alone is a wish: where it cannot be had, the workers tell why and the text is generated without drafts. */
 static enum gr_status check_rdma(struct gr_options *o, struct gr_plan *p)
 {
+    GR_TRY(check_gpudirect(o));
     p->require_rdma = o->require_rdma;
     if (o->require_rdma && o->transport != GR_UNSET && o->transport != GR_CHOICE_VERBS) {
         log_error("--require-rdma: --transport %s is not RDMA", gr_option_choice(o, GR_OPTION_transport));

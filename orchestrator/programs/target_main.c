@@ -90,6 +90,8 @@ static struct gr_target_options target_options(const struct gr_options *o)
                                       .n_session_max = (int)o->n_session,
                                       .kv_blocks = o->kv_blocks == GR_AUTO ? 0 : (int)o->kv_blocks,
                                       .forced_transport = gr_worker_forced_transport(o),
+                                      .require_gpudirect = o->require_gpudirect,
+                                      .disable_gpudirect = o->disable_gpudirect,
                                       .round_deadline_ns = (uint64_t)o->round_deadline_ms,
                                       .prefill_share = o->prefill_share,
                                       .specpv = o->views == GR_VIEWS_ON,

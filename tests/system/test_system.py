@@ -471,6 +471,8 @@ def rdma_options_are_checked_first():
     refused(base + none, 1, "verbs")
     refused(base + ["--require-rdma", "--target-ib-hca", "no-such-device"], 1, "verbs")
     refused(base + ["--require-rdma", "--transport", "tcp"], 2, "not RDMA")
+    refused(base + ["--require-gpudirect"], 2, "--require-gpudirect", "--target-device")
+    refused(base + ["--require-gpudirect", "--disable-gpudirect", "--target-device", "cuda:0"], 2, "--disable-gpudirect")
     refused(base + ["--gid-index", "1024"], 2, "--gid-index")
     refused(base + ["--verbs-mode", "three_sided"], 2, "one_sided, two_sided")
     refused(base + ["--verbs-spin-us", "-1"], 2, "--verbs-spin-us")

@@ -321,10 +321,10 @@ int main(void)
     gr_log_init("test_verbs_far");
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, nothing_left)
     const struct CMUnitTest tests[] = {
-        CASE(test_dmabuf),       CASE(test_peer_memory),    CASE(test_staging),       CASE(test_required),
-        CASE(test_no_room),
-        CASE(test_try),      CASE(test_one_end),        CASE(test_two_sided),     CASE(test_waits),
-        CASE(test_short_frames), CASE(test_memory_is_kept), CASE(test_spoilt_length), CASE(test_memory_fails),
+        CASE(test_dmabuf),       CASE(test_peer_memory),  CASE(test_staging),        CASE(test_required),
+        CASE(test_no_room),      CASE(test_try),          CASE(test_one_end),        CASE(test_two_sided),
+        CASE(test_waits),        CASE(test_short_frames), CASE(test_memory_is_kept), CASE(test_spoilt_length),
+        CASE(test_memory_fails),
     };
     return cmocka_run_group_tests_name("verbs far", tests, NULL, NULL);
 }
