@@ -13,6 +13,8 @@
 
 #include <stdbool.h>
 
+struct gr_cuda_ranks_maker;
+
 struct gr_llama_config {
     const char *dir; /* a folder or a .gguf file, borrowed for the call */
     enum gr_weights_as as;
@@ -46,8 +48,10 @@ struct gr_llama_config {
      * model lives. NULL: in the host's. */
     const struct gr_far_memory *far;
     /* NULL: alone. Else this rank's end of a tensor-parallel group, borrowed for as long as the model lives; all ranks
-     * create the model with the same values, but the head, which rank 0 alone has. Of a CPU's runtime. */
+     * create the model with the same values, but the head, which rank 0 alone has. */
     struct gr_group *group;
+    /* With a group of GPUs: how they exchange sums (cuda/ranks.h), borrowed for the call; NULL on CPUs. */
+    const struct gr_cuda_ranks_maker *gpu_ranks;
 };
 
 /* Errors name the file, tensor or limit. fingerprint_out, hf_out may be NULL. */

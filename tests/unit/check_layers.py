@@ -31,6 +31,7 @@ ROOMS = {
     "kernels/cpu": [*RULES, "kernels"],
     CUDA + "device": RULES,
     CUDA + "linear": [*RULES, CUDA + "device"],
+    CUDA + "group": [*RULES, CUDA + "device", CUDA + "linear"],
     CUDA + "rows": [*RULES, CUDA + "device"],
     CUDA + "pick": [*RULES, CUDA + "device"],
     CUDA + "attention": ["common/base", "kernels", CUDA + "device", CUDA + "rows"],
@@ -43,8 +44,8 @@ ROOMS = {
     "model/kv": [*RULES, "kernels"],
     "model/group": ["common/base"],
     "model": [*RULES, "kernels", "model/files", "model/group", "model/kv", "model/load"],
-    "model/cuda": ["common/base", CUDA + "attention", CUDA + "device", CUDA + "linear", CUDA + "pick", CUDA + "rows",
-                   "model", "model/files", "model/load"],
+    "model/cuda": ["common/base", CUDA + "attention", CUDA + "device", CUDA + "group", CUDA + "linear", CUDA + "pick",
+                   CUDA + "rows", "model", "model/files", "model/group", "model/load"],
     # Connections. connect: hand-shakes, and what listens; worker: the shell of a worker's process.
     "transport": ["common/base", "common/protocol"],
     "transport/verbs": ["common/base", "transport"],
