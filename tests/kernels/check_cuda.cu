@@ -3,6 +3,7 @@
  * Target check_cuda of kernels/cuda/meson.build.
  *
  * usage: check_cuda [--quick] [WORD]      prints TAP; WORD: only the cases whose names contain it
+ *        check_cuda --time-ranks          what a join of the GPUs' sums takes, for 1, 2, 4 and 8 of them
  * Exit status 0: all passed; 77: no device of compute capability 9.0. */
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
@@ -417,6 +418,10 @@ int main(int argc, char **argv)
         printf("1..0 # SKIP no device of compute capability 9.0\n");
         return 77;
     }
+    if (strcmp(only, "--time-ranks") == 0) {
+        time_ranks();
+        return 0;
+    }
     struct {
         const char *name;
         void (*run)();
@@ -440,6 +445,7 @@ int main(int argc, char **argv)
         {"linear", check_linear_layers},
         {"segments", check_linear_segments},
         {"linear outputs", check_linear_outputs},
+        {"ranks", check_ranks},
         {"after", check_layers_after},
         {"rows", check_rows},
         {"heads", check_heads},

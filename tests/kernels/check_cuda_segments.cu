@@ -4,34 +4,6 @@
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_linear_rig.h"
 
-static layer packed_layer(int n_out, int n_in, gr_cuda_cut cut)
-{
-    layer l(n_out, n_in, cut);
-    CUDA_OK(cudaMemset(l.packed.p, 0, l.packed.n));
-    if (!pack(l, l.packed.p, 0, n_out, 1, 0)) {
-        report("segments", false, "packing");
-    }
-    return l;
-}
-
-/* Inputs [begin, end) of a layer as a layer. */
-static layer part_of(const layer &whole, int begin, int end, gr_cuda_cut cut)
-{
-    layer l(whole.n_out, end - begin, cut);
-    for (int r = 0; r < whole.n_out; r++) {
-        std::copy_n(&whole.w[(size_t)r * whole.n_in + begin], end - begin, &l.w[(size_t)r * l.n_in]);
-    }
-    for (int r = 0; r < ROW_MAX; r++) {
-        std::copy_n(&whole.x[(size_t)r * whole.n_in + begin], end - begin, &l.x[(size_t)r * l.n_in]);
-    }
-    CUDA_OK(cudaMemcpy(l.d_w.p, l.w.data(), l.w.size() * 2, cudaMemcpyHostToDevice));
-    CUDA_OK(cudaMemset(l.packed.p, 0, l.packed.n));
-    if (!pack(l, l.packed.p, 0, l.n_out, 1, 0)) {
-        report("segments", false, "packing");
-    }
-    return l;
-}
-
 /* Sums, as they are added to zeros. */
 static std::vector<float> added(const layer &l, const std::vector<int> &row, int bucket, bool &sound)
 {

@@ -15,7 +15,7 @@ static constexpr int ROW_MAX = 256, GUARD = 64; /* guard: values before and afte
 struct layer {
     int n_out, n_in;
     gr_cuda_cut cut;            /* width 0: the formula's */
-    gr_segments segments{};     /* of a call that adds */
+    gr_segments segments{};     /* of a call that adds, or leaves parts */
     std::vector<uint16_t> w, x; /* row-major */
     dev<uint16_t> d_w;
     dev<uint8_t> packed;
@@ -40,6 +40,34 @@ static inline bool pack(const layer &l, uint8_t *to, int row0, int n_row, int st
 {
     const gr_cuda_linear_pack_args a{l.d_w.p + (size_t)from * l.n_in, to, l.n_out, l.n_in, row0, n_row, step, l.cut};
     return gr_cuda_linear_pack(&a, nullptr) == GR_OK;
+}
+
+static inline layer packed_layer(int n_out, int n_in, gr_cuda_cut cut)
+{
+    layer l(n_out, n_in, cut);
+    CUDA_OK(cudaMemset(l.packed.p, 0, l.packed.n));
+    if (!pack(l, l.packed.p, 0, n_out, 1, 0)) {
+        report("a layer", false, "packing");
+    }
+    return l;
+}
+
+/* Inputs [begin, end) of a layer as a layer. */
+static inline layer part_of(const layer &whole, int begin, int end, gr_cuda_cut cut)
+{
+    layer l(whole.n_out, end - begin, cut);
+    for (int r = 0; r < whole.n_out; r++) {
+        std::copy_n(&whole.w[(size_t)r * whole.n_in + begin], end - begin, &l.w[(size_t)r * l.n_in]);
+    }
+    for (int r = 0; r < ROW_MAX; r++) {
+        std::copy_n(&whole.x[(size_t)r * whole.n_in + begin], end - begin, &l.x[(size_t)r * l.n_in]);
+    }
+    CUDA_OK(cudaMemcpy(l.d_w.p, l.w.data(), l.w.size() * 2, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMemset(l.packed.p, 0, l.packed.n));
+    if (!pack(l, l.packed.p, 0, l.n_out, 1, 0)) {
+        report("a layer", false, "packing");
+    }
+    return l;
 }
 
 /* Rows `row` of x as tiles; rows after them, up to whole tiles, are NaN. */
@@ -87,7 +115,7 @@ template <class T> struct linear_call {
         const std::vector<T> old = y.get();
         gr_cuda_linear_args a{l.packed.p, l.n_out, l.n_in, x.p,      bias, y.p + GUARD,
                               out,        stride,  bucket, n_true.p, l.cut};
-        a.segments = out == GR_CUDA_OUT_ADD ? l.segments : gr_segments{};
+        a.segments = out == GR_CUDA_OUT_ADD || out == GR_CUDA_OUT_PART ? l.segments : gr_segments{};
         ok = ok && gr_cuda_linear(&a, nullptr) == GR_OK;
         const std::vector<T> all = y.get();
         const std::vector<bool> mine = written((int)row.size(), n);

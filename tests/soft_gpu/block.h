@@ -132,6 +132,7 @@ struct Grid {
     unsigned n_started = 0, n_ended = 0, n_letting = 0; /* clusters; blocks */
     std::vector<std::unique_ptr<Cluster>> alive;
     std::vector<Thread *> waiting; /* for the one before */
+    bool meets = false;            /* its blocks wait for other devices' */
     bool is_over() const
     {
         return n_ended == n_cluster;

@@ -4,11 +4,13 @@
 #include <boost/context/fixedsize_stack.hpp>
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <sched.h>
 
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 __thread soft_gpu_index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -405,6 +407,23 @@ void wait_count(const uint32_t *n, uint32_t target)
         run_now->counting.push_back({n, target, &me()});
         wait("a counter of the grid");
     }
+}
+
+/* ---- devices that wait for each other ---- */
+
+void give_way()
+{
+    cluster->grid->meets = true;
+    sched_yield();
+    make_ready(me());
+    wait("another device");
+}
+
+uint64_t now_ns()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* ---- kernels one after another ---- */

@@ -68,6 +68,11 @@ constexpr int N_BLOCK_AT_ONCE = 132;
 void arrive_count(uint32_t *n);
 void wait_count(const uint32_t *n, uint32_t target);
 
+/* Between two looks at what another device, on another host thread, is to write: others go on, here and there. All
+ * blocks of the kernel are started then. */
+void give_way();
+uint64_t now_ns();
+
 /* The block's variable of this name, and its memory whose size the launch says. */
 void *shared_variable(const void *name, size_t bytes);
 void *dynamic_shared();

@@ -33,6 +33,7 @@ struct CUgraphExec_st {
 };
 
 struct CUstream_st {
+    int device = 0;
     CUgraph_st *recording = nullptr; /* owned */
     std::vector<soft_gpu::Launch> pending;
 };
@@ -57,7 +58,8 @@ struct Device {
 };
 
 Device gpu;
-CUstream_st default_stream; /* of calls without one */
+constexpr int N_DEVICE_MAX = 16;
+CUstream_st default_stream[N_DEVICE_MAX]; /* of calls without one */
 thread_local cudaError_t last_error;
 thread_local int current_device;
 
@@ -131,7 +133,7 @@ cudaError_t run_kernels(const std::vector<soft_gpu::Launch> &launches)
 
 CUstream_st &stream_of(cudaStream_t stream)
 {
-    return stream != nullptr ? *stream : default_stream;
+    return stream != nullptr ? *stream : default_stream[current_device];
 }
 
 /* All that the stream has. */
@@ -169,6 +171,7 @@ cudaError_t enqueue(cudaStream_t stream, Operation op)
     return run_operation(s, op);
 }
 
+/* Of the device that is chosen: others may be other threads'. */
 cudaError_t finish_all()
 {
     std::set<CUstream_st *> all;
@@ -176,9 +179,9 @@ cudaError_t finish_all()
         const std::lock_guard<std::mutex> lock(gpu.mutex);
         all = gpu.stream;
     }
-    cudaError_t e = finish(default_stream);
+    cudaError_t e = finish(default_stream[current_device]);
     for (CUstream_st *s : all) {
-        e = e == cudaSuccess ? finish(*s) : e;
+        e = e == cudaSuccess && s->device == current_device ? finish(*s) : e;
     }
     return e;
 }
@@ -286,7 +289,7 @@ cudaError_t cudaGetDeviceCount(int *n)
 
 static bool is_device(int device)
 {
-    return device >= 0 && device < setting("SOFT_GPU_DEVICES", 1);
+    return device >= 0 && device < std::min(setting("SOFT_GPU_DEVICES", 1), (long long)N_DEVICE_MAX);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
@@ -325,6 +328,21 @@ cudaError_t cudaGetDevice(int *device)
 {
     *device = current_device;
     return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    if (!is_device(device) || !is_device(peer)) {
+        return said(cudaErrorInvalidDevice);
+    }
+    *can = device != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    (void)flags;
+    return said(is_device(peer) && peer != current_device ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -408,6 +426,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
     const std::lock_guard<std::mutex> lock(gpu.mutex);
     *stream = new CUstream_st;
+    (*stream)->device = current_device;
     gpu.stream.insert(*stream);
     return cudaSuccess;
 }

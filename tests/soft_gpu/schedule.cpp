@@ -159,7 +159,7 @@ static Cluster *choose_cluster(const Grid &g, bool holds)
 /* One by one where kernels do not overlap, since it takes least memory, and none of its blocks waits for others. */
 static bool wants_to_start(const Grid &g, Overlap overlap)
 {
-    const bool one_by_one = overlap == Overlap::NONE && run_now->counting.empty();
+    const bool one_by_one = overlap == Overlap::NONE && run_now->counting.empty() && !g.meets;
     const bool room = run_now->counting.empty() || (int)g.alive.size() * g.launch->cluster < N_BLOCK_AT_ONCE;
     return g.n_started < g.n_cluster && may_start(g) && room && (!one_by_one || g.alive.empty());
 }
@@ -168,7 +168,8 @@ static bool wants_to_start(const Grid &g, Overlap overlap)
 static bool advance(Grid &g, Overlap overlap, bool holds)
 {
     const bool starts = wants_to_start(g, overlap);
-    Cluster *c = starts && overlap == Overlap::MOST ? nullptr : choose_cluster(g, holds);
+    const bool first = overlap == Overlap::MOST || g.meets; /* who looks for others can always go on */
+    Cluster *c = starts && first ? nullptr : choose_cluster(g, holds);
     if (c != nullptr) {
         run_some_steps(*c, holds);
     } else if (starts) {

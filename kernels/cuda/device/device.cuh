@@ -292,6 +292,37 @@ __device__ __forceinline__ void publish(uint32_t *to, uint32_t value)
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
+/* A word that another device or the host has published: what was written before that is seen after this. */
+__device__ __forceinline__ uint32_t look(const uint32_t *from)
+{
+    uint32_t seen;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(from) : "memory");
+    return seen;
+}
+
+/* Who looks again and again does this in between. */
+__device__ __forceinline__ void between_looks()
+{
+}
+
+/* Four values of what another device has written, never out of a nearer cache. p aligned to 16. */
+__device__ __forceinline__ float4 load_of_peer(const float *p)
+{
+    float4 v;
+    asm volatile("ld.relaxed.sys.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint64_t now_ns()
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
 } // namespace gr
 
 #endif

@@ -127,7 +127,7 @@ static bool segments_fit(const gr_cuda_linear_args &a)
 {
     const gr_segments &s = a.segments;
     int at = 0, waiting = 0;
-    bool ok = s.n >= 0 && s.n <= GR_SEGMENT_MAX && (s.n == 0 || a.out == GR_CUDA_OUT_ADD);
+    bool ok = s.n >= 0 && s.n <= GR_SEGMENT_MAX && (s.n == 0 || a.out == GR_CUDA_OUT_ADD || a.out == GR_CUDA_OUT_PART);
     for (int i = 0; ok && i < s.n; i++) {
         ok = s.end[i] > at && s.end[i] % 64 == 0 && waiting <= GR_SEGMENT_PENDING && s.n_join[i] >= 0 &&
              s.n_join[i] <= waiting;
@@ -141,7 +141,7 @@ static enum gr_status check_segments(const gr_cuda_linear_args &a)
     if (!segments_fit(a)) {
         fprintf(stderr,
                 "cuda: linear layer of %d inputs: %d segments that do not fit: they end at multiples of 64, the last at"
-                " the inputs' end, are joined to one sum, and only a layer that adds to y has them\n",
+                " the inputs' end, are joined to one sum, and only layers that add to y or leave parts have them\n",
                 a.n_in, a.segments.n);
         return GR_EINVAL;
     }

@@ -30,6 +30,8 @@ struct CUstream_st;
 enum gr_cuda_linear_out {
     GR_CUDA_OUT_BF16,  /* y: bf16 (n_row, y_stride) */
     GR_CUDA_OUT_F32,   /* y: f32 (n_row, y_stride) */
+    GR_CUDA_OUT_PART,  /* as F32, of sums with segments: those of a rank of a group, which are joined before they are
+                          added (kernels/cuda/group/join.h) */
     GR_CUDA_OUT_ADD,   /* y: f32 (n_row, y_stride), y += sum; what is subnormal may count as zero */
     GR_CUDA_OUT_SILU,  /* outputs 2 i and 2 i + 1 are gate and up: silu(gate) * up as bf16 tiles (tiles.h) of width
                           n_out / 2, both sums in f32 until there */
@@ -114,7 +116,7 @@ struct gr_cuda_linear_args {
     struct gr_cuda_linear_next next; /* ADD without a bias; n_out a multiple of 64 */
     struct gr_cuda_square *clear;    /* (n_row) squares that become zero, another layer's; NULL: none */
     struct gr_cuda_heads heads;      /* HEADS only */
-    struct gr_segments segments;     /* ADD only: their ends are multiples of 64. Zeros: the order is the cut's */
+    struct gr_segments segments;     /* ADD and PART: their ends are multiples of 64. Zeros: the order is the cut's */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream);
 

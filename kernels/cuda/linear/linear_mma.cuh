@@ -48,6 +48,8 @@ __global__ void __launch_bounds__(LinearThreads<R, 1>::ALL, 1) linear_kernel(con
             return worker.template run<GR_CUDA_OUT_BF16>();
         case GR_CUDA_OUT_F32:
             return worker.template run<GR_CUDA_OUT_F32>();
+        case GR_CUDA_OUT_PART:
+            return worker.template run<GR_CUDA_OUT_PART>();
         case GR_CUDA_OUT_ADD:
             return worker.template run<GR_CUDA_OUT_ADD>();
         case GR_CUDA_OUT_SILU:

@@ -216,7 +216,7 @@ static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)
             put_two_of_heads(a.heads, x, y, place[h], r, col);
         } else if (mine && OUT == GR_CUDA_OUT_BF16) {
             *(uint32_t *)((uint16_t *)a.y + at) = pack_bf16(x, y);
-        } else if (mine && OUT == GR_CUDA_OUT_F32) {
+        } else if (mine && (OUT == GR_CUDA_OUT_F32 || OUT == GR_CUDA_OUT_PART)) {
             *(float2 *)((float *)a.y + at) = make_float2(x, y);
         } else if (mine) {
             add_two((float *)a.y + at, x, y);

@@ -220,11 +220,11 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
         c.x_before = c.w_before = -1;
     }
 
-    /* The sums of a tile's part. Only layers that add to y have segments. */
+    /* The sums of a tile's part. Only layers whose sums are cut for a group have segments. */
     template <gr_cuda_linear_out OUT> __device__ __forceinline__ void multiply(float (&d)[N_OWN / 2], int pass)
     {
         Cursor c{at.w, at.x};
-        if constexpr (OUT == GR_CUDA_OUT_ADD) {
+        if constexpr (OUT == GR_CUDA_OUT_ADD || OUT == GR_CUDA_OUT_PART) {
             multiply_segments(d, c, t / 32 < n_warp(pass));
         } else {
             multiply_segment(d, c, share.n_box);

@@ -205,6 +205,26 @@ static inline void publish(uint32_t *to, uint32_t value)
     __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
+static inline uint32_t look(const uint32_t *from)
+{
+    return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+
+static inline void between_looks()
+{
+    soft_gpu::give_way();
+}
+
+static inline float4 load_of_peer(const float *p)
+{
+    return *(const float4 *)p;
+}
+
+static inline uint64_t now_ns()
+{
+    return soft_gpu::now_ns();
+}
+
 } // namespace gr
 
 #endif
