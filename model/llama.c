@@ -2,11 +2,11 @@
 
 #include "common/base/log.h"
 #include "model/fc.h"
+#include "model/follow.h"
 #include "model/group/agree.h"
 #include "model/layer.h"
 #include "model/llama_source.h"
 #include "model/load/shapes.h"
-#include "model/step.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,15 +40,14 @@ static struct llama *of(struct gr_lm *lm)
 
 static const struct gr_lm_ops llama_head_ops;
 
-/* A rank that does what rank 0 says. */
 static bool follows(const struct llama *m)
 {
-    return m->group != NULL && m->group->rank > 0;
+    return gr_group_follows(m->group);
 }
 
 static bool leads(const struct llama *m)
 {
-    return m->group != NULL && m->group->rank == 0;
+    return gr_group_leads(m->group);
 }
 
 /* ---- loading ---- */
@@ -106,18 +105,6 @@ static size_t kv_bytes(const struct gr_hf_config *hf, int n_kv_head)
     return (size_t)hf->n_layer * 2 * (size_t)(n_kv_head * hf->head_dim) * sizeof(float);
 }
 
-/* Sizes that all ranks must have alike, and the blocks that all of them have room for. */
-static enum gr_status agree(struct llama *m)
-{
-    const struct gr_hf_config *hf = &m->source.hf;
-    const int32_t sizes[] = {hf->hidden,         hf->n_layer,      hf->n_head,      hf->n_kv_head,
-                             hf->head_dim,       hf->ffn,          m->lm.n_vocab,   m->lm.n_vocab_stride,
-                             m->lm.n_ctx_max,    m->lm.n_row_max,  m->lm.n_out_max, m->lm.n_scratch_block,
-                             m->steps.n_seq_max, (int)m->source.as};
-    GR_TRY(gr_group_same(m->group, "model or other limits", sizes, sizeof(sizes)));
-    return gr_group_least(m->group, &m->lm.n_pool_block);
-}
-
 /* Everything but KV and weights is taken. Blocks that an automatic choice may do without give way. */
 static enum gr_status fit(struct llama *m, const struct gr_llama_config *c)
 {
@@ -134,7 +121,7 @@ static enum gr_status fit(struct llama *m, const struct gr_llama_config *c)
     enum gr_status st = gr_needs_fit_host(&needs, c->dir, &m->lm.n_pool_block);
     if (m->group != NULL) {
         GR_TRY(gr_group_all_ok(m->group, st));
-        st = agree(m);
+        st = gr_agree_on_sizes(&m->steps, &m->source.hf, &m->lm, m->source.as);
     }
     GR_TRY(st);
     if (!follows(m)) {
@@ -368,37 +355,34 @@ static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const 
 
 /* ---- a rank that follows ---- */
 
-static enum gr_status follow_step(struct llama *m, const struct gr_step *step)
+static enum gr_status follow_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
-    switch (step->kind) {
-    case GR_STEP_FORWARD:
-        return compute(m, &step->batch);
-    case GR_STEP_COPY:
-        copy_cells(m, step->n_copy, step->src, step->dst);
-        return GR_OK;
-    case GR_STEP_VIEWS: {
-        const enum gr_status st = take_views(m, &step->most, step->n_view);
-        return m->group->status != GR_OK ? st : GR_OK; /* that some rank has no memory for them rank 0 knows */
-    }
-    case GR_STEP_NO_VIEWS:
-        give_views_back(m);
-        return GR_OK;
-    case GR_STEP_END:
-        return GR_OK;
-    }
-    return GR_EPROTO;
+    return compute(of(lm), b);
 }
 
-enum gr_status gr_llama_follow(struct gr_lm *lm)
+static void follow_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
 {
-    struct llama *m = of(lm);
-    struct gr_step step = {.kind = GR_STEP_COPY};
-    GR_ASSERT(follows(m));
-    while (step.kind != GR_STEP_END) {
-        GR_TRY(gr_steps_next(&m->steps, &step));
-        GR_TRY(follow_step(m, &step));
-    }
-    return GR_OK;
+    copy_cells(of(lm), n, src, dst);
+}
+
+static enum gr_status follow_take_views(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
+{
+    return take_views(of(lm), most, n_view);
+}
+
+static void follow_give_views_back(struct gr_lm *lm)
+{
+    give_views_back(of(lm));
+}
+
+static enum gr_status llama_follow(struct gr_lm *lm)
+{
+    static const struct gr_follow_ops ops = {.forward = follow_forward,
+                                             .copy_cells = follow_copy_cells,
+                                             .take_views = follow_take_views,
+                                             .give_views_back = follow_give_views_back};
+    GR_ASSERT(follows(of(lm)));
+    return gr_follow(lm, &of(lm)->steps, &ops);
 }
 
 struct fuse {
@@ -442,6 +426,7 @@ static const struct gr_lm_ops llama_ops = {
     .copy_cells = llama_copy_cells,
     .view_create = llama_view_create,
     .view_destroy = llama_view_destroy,
+    .follow = llama_follow,
     .destroy = llama_destroy,
 };
 

@@ -60,7 +60,10 @@ GR_NODISCARD enum gr_status gr_llama_create(const struct gr_llama_config *config
 
 /* A rank other than 0: does what rank 0 says until that ends the group (GR_OK). Its logits are never whole: nothing but
  * rank 0 knows what was picked. */
-GR_NODISCARD enum gr_status gr_llama_follow(struct gr_lm *lm);
+GR_NODISCARD static inline enum gr_status gr_llama_follow(struct gr_lm *lm)
+{
+    return lm->ops->follow(lm);
+}
 /* n_part_max of the group's operations: hf as it runs. */
 size_t gr_llama_part_max(const struct gr_hf_config *hf, int n_row_max);
 

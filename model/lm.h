@@ -69,6 +69,9 @@ struct gr_lm_ops {
      * host, for benchmarks. It writes what it has written, unless it reads a kept state that it writes. NULL: the
      * host computes. */
     enum gr_status (*again)(struct gr_lm *lm, int n);
+    /* In a tensor-parallel group, a rank other than 0: does what rank 0 says until that ends the group (GR_OK). NULL:
+     * the model has no such ranks. */
+    enum gr_status (*follow)(struct gr_lm *lm);
     void (*destroy)(struct gr_lm *lm);
 };
 
