@@ -5,10 +5,9 @@
 enum gr_status gr_agree_on_sizes(const struct gr_steps *s, const struct gr_hf_config *hf, struct gr_lm *lm,
                                  enum gr_weights_as as)
 {
-    const int32_t sizes[] = {hf->hidden,    hf->n_layer,       hf->n_head,    hf->n_kv_head,
-                             hf->head_dim,  hf->ffn,           lm->n_vocab,   lm->n_vocab_stride,
-                             lm->n_ctx_max, lm->n_row_max,     lm->n_out_max, lm->n_scratch_block,
-                             s->n_seq_max,  (int)as};
+    const int32_t sizes[] = {hf->hidden,    hf->n_layer,         hf->n_head,         hf->n_kv_head, hf->head_dim,
+                             hf->ffn,       lm->n_vocab,         lm->n_vocab_stride, lm->n_ctx_max, lm->n_row_max,
+                             lm->n_out_max, lm->n_scratch_block, s->n_seq_max,       (int)as};
     GR_TRY(gr_group_same(s->group, "model or other limits", sizes, sizeof(sizes)));
     return gr_group_least(s->group, &lm->n_pool_block);
 }

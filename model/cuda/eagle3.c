@@ -193,7 +193,7 @@ static enum gr_status load_all(void *model, struct gr_cuda_weights *l, struct gr
     GR_TRY(gr_eagle3_lm_head(&m->source, &t));
     host->files = t.files;
     GR_TRY(gr_cuda_matrix_take(l, m->lm.n_vocab_stride, hf->hidden, &m->head));
-    return gr_cuda_matrix_load(l, t.name, gr_hf_draft_vocab_rows(hf), &m->head, 0, 1);
+    return gr_cuda_matrix_load(l, t.name, gr_hf_draft_vocab_rows(hf), &m->head);
 }
 
 static uint64_t weight_bytes(const struct eagle3 *m)
@@ -226,7 +226,7 @@ static enum gr_status choose_blocks(const struct eagle3 *m, const struct gr_eagl
     const int max_pos = m->source.target_hf.max_pos;
     const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, max_pos) : max_pos;
     const struct gr_cuda_blocks b = {.dir = c->dir,
-                                     .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, 1),
+                                     .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, m->source.hf.n_kv_head, 1),
                                      .weights = weight_bytes(m),
                                      .others = (uint64_t)c->n_out_max *
                                                    (uint64_t)gr_hf_draft_vocab_rows(&m->source.hf) * sizeof(float) +
@@ -246,6 +246,7 @@ static enum gr_status take_state(struct eagle3 *m, int n_seq_max)
     GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, hf->hidden, true));
     const struct gr_cuda_layer_config config = {.hf = hf,
                                                 .shapes = &m->m.shapes,
+                                                .shard = gr_shard_whole(hf),
                                                 .n_in = 2 * hf->hidden,
                                                 .n_layer = 1,
                                                 .n_seq_max = n_seq_max,

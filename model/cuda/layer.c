@@ -37,9 +37,9 @@ static bool heads_apart(const struct gr_hf_config *hf)
     return hf->qkv_bias || hf->qk_norm;
 }
 
-size_t gr_cuda_sums_bytes(const struct gr_hf_config *hf)
+size_t gr_cuda_sums_bytes(const struct gr_hf_config *hf, const struct gr_shard *shard)
 {
-    const size_t n_qkv = (size_t)(hf->n_head + 2 * hf->n_kv_head) * (size_t)hf->head_dim;
+    const size_t n_qkv = (size_t)(shard->n_head + 2 * shard->n_kv_head) * (size_t)hf->head_dim;
     return heads_apart(hf) ? n_qkv * sizeof(float) : 0;
 }
 
@@ -67,9 +67,9 @@ enum gr_status gr_cuda_geometry_check(const char *dir, const struct gr_hf_config
     return check_family(dir, hf);
 }
 
-uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_layer)
+uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_kv_head, int n_layer)
 {
-    return (uint64_t)n_layer * (uint64_t)hf->n_kv_head * 2 * 16 * (uint64_t)hf->head_dim * sizeof(uint16_t);
+    return (uint64_t)n_layer * (uint64_t)n_kv_head * 2 * 16 * (uint64_t)hf->head_dim * sizeof(uint16_t);
 }
 
 static enum gr_status take_rope(struct gr_cuda_layer_work *w, const struct gr_hf_config *hf, int n_pos)
@@ -153,7 +153,7 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
         gr_cuda_attn_work_bytes(&w->attention),
         (size_t)n_row * sizeof(struct gr_cuda_square),
         (size_t)n_row * sizeof(struct gr_cuda_square),
-        (size_t)n_row * gr_cuda_sums_bytes(w->hf),
+        (size_t)n_row * gr_cuda_sums_bytes(w->hf, &w->shard),
         w->window > 0 ? gr_cuda_attn_plan_bytes(&w->attention) : 0,
         w->hf->mlp_bias ? (size_t)n_row * 2 * (size_t)w->ffn * sizeof(float) : 0,
     };
@@ -189,13 +189,15 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
         .device = d,
         .inputs = c->inputs,
         .hf = hf,
+        .shard = c->shard,
+        .ranks = c->ranks,
         .hidden = hf->hidden,
         .n_in = c->n_in,
-        .ffn = hf->ffn,
+        .ffn = c->shard.n_ffn,
         .rms_eps = hf->rms_eps,
         .attn_scale = (float)(1.0 / sqrt((double)scale_dim)),
-        .attention = {.n_head = hf->n_head,
-                      .n_kv_head = hf->n_kv_head,
+        .attention = {.n_head = c->shard.n_head,
+                      .n_kv_head = c->shard.n_kv_head,
                       .head_dim = hf->head_dim,
                       .n_row_max = lm->n_row_max,
                       .n_seq_max = c->n_seq_max,
@@ -203,9 +205,9 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
                           GR_MIN(lm->n_scratch_block / c->n_seq_max * GR_KV_BLOCK_TOKENS, (int)GR_CUDA_SLOT_MAX),
                       .n_split_max = c->shapes->n_split_max},
         .window = find_window(hf, c->n_layer, lm->n_ctx_max),
-        .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)),
+        .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, c->shard.n_kv_head, 1)),
                .n_layer = c->n_layer,
-               .n_kv_head = hf->n_kv_head,
+               .n_kv_head = c->shard.n_kv_head,
                .head_dim = hf->head_dim}};
     GR_TRY(take_rope(w, hf, lm->n_ctx_max));
     GR_TRY(has_layer_without_rope(hf) ? take_no_rope(w) : GR_OK);
@@ -213,37 +215,43 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
     return gr_cuda_take(d, "KV", w->kv.layer_bytes * (size_t)c->n_layer, &w->kv.blocks);
 }
 
-static enum gr_status load_heads(struct gr_cuda_weights *l, const char *prefix, const char *what, int n_row,
-                                 const struct gr_cuda_matrix *m, int row0, int head_dim)
+/* Rows of a tensor of the layer, as r says but for its name. */
+static enum gr_status load_rows(struct gr_cuda_weights *l, const char *prefix, const char *what, struct gr_cuda_rows r,
+                                const struct gr_cuda_matrix *m)
 {
     char name[160];
     snprintf(name, sizeof(name), "%s.%s.weight", prefix, what);
-    return gr_cuda_heads_load(l, name, n_row, m, row0, head_dim);
+    r.name = name;
+    return gr_cuda_rows_load(l, &r, m);
 }
 
-static enum gr_status load_part(struct gr_cuda_weights *l, const char *prefix, const char *what, int n_row,
-                                const struct gr_cuda_matrix *m, int row0, int step)
+/* This rank's heads of n_head, from row row0 on. head_dim: q's and k's, 0: they stay in order. */
+static struct gr_cuda_rows rows_of_heads(const struct gr_cuda_layer_work *w, bool query, int row0, int head_dim)
 {
-    char name[160];
-    snprintf(name, sizeof(name), "%s.%s.weight", prefix, what);
-    return gr_cuda_matrix_load(l, name, n_row, m, row0, step);
+    const struct gr_hf_config *hf = w->hf;
+    const struct gr_shard *s = &w->shard;
+    const int d = hf->head_dim;
+    return (struct gr_cuda_rows){.n_out = (query ? hf->n_head : hf->n_kv_head) * d,
+                                 .n_in = w->n_in,
+                                 .part = {.row = (query ? s->head : s->kv_head) * d,
+                                          .n_row = (query ? s->n_head : s->n_kv_head) * d,
+                                          .n_col = w->n_in},
+                                 .row0 = row0,
+                                 .step = 1,
+                                 .head_dim = head_dim};
 }
 
 /* Heads that the linear layer itself turns have their rows in another order. */
 static enum gr_status load_qkv(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
                                struct gr_cuda_layer *out)
 {
-    const int n_q = w->attention.n_head * w->attention.head_dim;
-    const int n_kv = w->attention.n_kv_head * w->attention.head_dim;
-    GR_TRY(gr_cuda_matrix_take(l, n_q + 2 * n_kv, w->n_in, &out->qkv));
-    if (w->qkv == NULL) {
-        GR_TRY(load_heads(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, w->attention.head_dim));
-        GR_TRY(load_heads(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, w->attention.head_dim));
-    } else {
-        GR_TRY(load_part(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, 1));
-        GR_TRY(load_part(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, 1));
-    }
-    return load_part(l, prefix, "self_attn.v_proj", n_kv, &out->qkv, n_q + n_kv, 1);
+    const struct gr_hf_config *hf = w->hf;
+    const int n_q = w->attention.n_head * hf->head_dim, n_kv = w->attention.n_kv_head * hf->head_dim;
+    const int turned = w->qkv == NULL ? hf->head_dim : 0, n_all = (hf->n_head + 2 * hf->n_kv_head) * hf->head_dim;
+    GR_TRY(gr_cuda_matrix_take_rows(l, n_all, w->n_in, n_q + 2 * n_kv, &out->qkv));
+    GR_TRY(load_rows(l, prefix, "self_attn.q_proj", rows_of_heads(w, true, 0, turned), &out->qkv));
+    GR_TRY(load_rows(l, prefix, "self_attn.k_proj", rows_of_heads(w, false, n_q, turned), &out->qkv));
+    return load_rows(l, prefix, "self_attn.v_proj", rows_of_heads(w, false, n_q + n_kv, 0), &out->qkv);
 }
 
 static enum gr_status load_qkv_bias(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
@@ -255,10 +263,10 @@ static enum gr_status load_qkv_bias(struct gr_cuda_weights *l, const struct gr_c
     out->qkv_bias = p;
     for (int i = 0, row = 0; i < 3; i++) {
         char name[160];
-        const int n = (i == 0 ? w->attention.n_head : w->attention.n_kv_head) * w->attention.head_dim;
+        const struct gr_cuda_rows r = rows_of_heads(w, i == 0, row, 0);
         snprintf(name, sizeof(name), "%s.self_attn.%s_proj.bias", prefix, parts[i]);
-        GR_TRY(gr_cuda_vector_load_to(l, name, n, out->qkv_bias + row));
-        row += n;
+        GR_TRY(gr_cuda_vector_part_load(l, name, r.n_out, &r.part, out->qkv_bias + row));
+        row += r.part.n_row;
     }
     return GR_OK;
 }
@@ -277,6 +285,18 @@ static enum gr_status load_bias(struct gr_cuda_weights *l, const char *prefix, c
     return gr_cuda_vector_load(l, name, n, out);
 }
 
+/* Of gate or up. */
+static enum gr_status load_ffn_bias(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
+                                    const char *what, float **out)
+{
+    char name[160];
+    void *p = NULL;
+    snprintf(name, sizeof(name), "%s.mlp.%s_proj.bias", prefix, what);
+    GR_TRY(gr_cuda_take(w->device, "weights", (size_t)w->ffn * sizeof(float), &p));
+    *out = p;
+    return gr_cuda_vector_part_load(l, name, w->hf->ffn, &(struct gr_part){.row = w->shard.ffn, .n_row = w->ffn}, p);
+}
+
 static enum gr_status load_biases(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
                                   struct gr_cuda_layer *out)
 {
@@ -287,27 +307,48 @@ static enum gr_status load_biases(struct gr_cuda_weights *l, const struct gr_cud
         GR_TRY(load_bias(l, prefix, "self_attn.o_proj", w->hidden, &out->o_bias));
     }
     if (w->hf->mlp_bias) {
-        GR_TRY(load_bias(l, prefix, "mlp.gate_proj", w->ffn, &out->gate_bias));
-        GR_TRY(load_bias(l, prefix, "mlp.up_proj", w->ffn, &out->up_bias));
+        GR_TRY(load_ffn_bias(l, w, prefix, "gate", &out->gate_bias));
+        GR_TRY(load_ffn_bias(l, w, prefix, "up", &out->up_bias));
         GR_TRY(load_bias(l, prefix, "mlp.down_proj", w->hidden, &out->down_bias));
     }
     return GR_OK;
 }
 
+static enum gr_status load_o(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
+                             struct gr_cuda_matrix *out)
+{
+    const int d = w->hf->head_dim, n_q = w->shard.n_head * d;
+    const struct gr_segments segments = gr_shard_segments_of_o(&w->shard, d);
+    const struct gr_cuda_rows r = {.n_out = w->hidden,
+                                   .n_in = w->hf->n_head * d,
+                                   .part = {.n_row = w->hidden, .col = w->shard.head * d, .n_col = n_q},
+                                   .step = 1};
+    GR_TRY(gr_cuda_matrix_take_columns(l, r.n_out, r.n_in, n_q, segments, out));
+    return load_rows(l, prefix, "self_attn.o_proj", r, out);
+}
+
+static enum gr_status load_mlp(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
+                               struct gr_cuda_layer *out)
+{
+    const int ffn = w->hf->ffn, first = w->shard.ffn, n = w->ffn;
+    struct gr_cuda_rows r = {
+        .n_out = ffn, .n_in = w->hidden, .part = {.row = first, .n_row = n, .n_col = w->hidden}, .step = 2};
+    const struct gr_cuda_rows down = {
+        .n_out = w->hidden, .n_in = ffn, .part = {.n_row = w->hidden, .col = first, .n_col = n}, .step = 1};
+    GR_TRY(gr_cuda_matrix_take_rows(l, 2 * ffn, w->hidden, 2 * n, &out->gate_up));
+    GR_TRY(gr_cuda_matrix_take_columns(l, w->hidden, ffn, n, gr_shard_segments_of_down(&w->shard), &out->down));
+    GR_TRY(load_rows(l, prefix, "mlp.gate_proj", r, &out->gate_up));
+    r.row0 = 1;
+    GR_TRY(load_rows(l, prefix, "mlp.up_proj", r, &out->gate_up));
+    return load_rows(l, prefix, "mlp.down_proj", down, &out->down);
+}
+
 enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
                                   int index, struct gr_cuda_layer *out)
 {
-    const int n_q = w->attention.n_head * w->attention.head_dim;
     GR_TRY(load_qkv(l, w, prefix, out));
-    GR_TRY(gr_cuda_matrix_take(l, w->hidden, n_q, &out->o));
-    GR_TRY(gr_cuda_matrix_take(l, 2 * w->ffn, w->hidden, &out->gate_up));
-    GR_TRY(gr_cuda_matrix_take(l, w->hidden, w->ffn, &out->down));
-    out->o.segments = gr_segments_of_o(n_q, w->attention.n_kv_head);
-    out->down.segments = gr_segments_of_down(w->ffn);
-    GR_TRY(load_part(l, prefix, "self_attn.o_proj", w->hidden, &out->o, 0, 1));
-    GR_TRY(load_part(l, prefix, "mlp.gate_proj", w->ffn, &out->gate_up, 0, 2));
-    GR_TRY(load_part(l, prefix, "mlp.up_proj", w->ffn, &out->gate_up, 1, 2));
-    GR_TRY(load_part(l, prefix, "mlp.down_proj", w->hidden, &out->down, 0, 1));
+    GR_TRY(load_o(l, w, prefix, &out->o));
+    GR_TRY(load_mlp(l, w, prefix, out));
     GR_TRY(load_norm(l, prefix, "input_layernorm", w->hidden, &out->in_norm));
     GR_TRY(load_norm(l, prefix, "post_attention_layernorm", w->hidden, &out->mlp_norm));
     GR_TRY(load_biases(l, w, prefix, out));
@@ -556,8 +597,49 @@ bool gr_cuda_layer_can_chain(const struct gr_cuda_layer_work *w, const struct gr
     return gr_cuda_can_chain(a, between_args(w, l, &last, n, a));
 }
 
-static enum gr_status enqueue_between(const struct gr_cuda_layer_work *w, const struct gr_cuda_linear_args *a, int n)
+/* A layer that adds to the residual stream; of a group the rank's sums go into a part buffer, and are joined. buffer:
+ * 0 of o, 1 of down, so that they are taken in turns. */
+static enum gr_status enqueue_added(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
+                                    const struct gr_cuda_linear_args *a, int buffer)
 {
+    if (w->ranks == NULL) {
+        return gr_cuda_linear(a, w->device->stream);
+    }
+    struct gr_cuda_linear_args part = *a;
+    part.bias = NULL;
+    part.out = GR_CUDA_OUT_PART;
+    part.y = w->ranks->part[buffer];
+    part.next = (struct gr_cuda_linear_next){0};
+    part.clear = NULL;
+    const struct gr_cuda_join_args join = {.buffer = buffer,
+                                           .x = a->y,
+                                           .bias = a->bias,
+                                           .n = a->n_out,
+                                           .next = a->next,
+                                           .clear = a->clear,
+                                           .square_columns = gr_cuda_square_columns(m->whole_cut),
+                                           .n_row = a->n_row,
+                                           .n_row_true = a->n_row_true};
+    GR_TRY(gr_cuda_linear(&part, w->device->stream));
+    return w->ranks->ops->enqueue_join(w->ranks, &join);
+}
+
+/* o, gate and up, down, and perhaps heads, of a group. */
+static enum gr_status enqueue_shared_out(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                         const struct gr_cuda_linear_args *a, int n)
+{
+    GR_TRY(enqueue_added(w, &l->o, &a[0], 0));
+    GR_TRY(gr_cuda_linear(&a[1], w->device->stream));
+    GR_TRY(enqueue_added(w, &l->down, &a[2], 1));
+    return n > 3 ? gr_cuda_linear(&a[3], w->device->stream) : GR_OK;
+}
+
+static enum gr_status enqueue_between(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                      const struct gr_cuda_linear_args *a, int n)
+{
+    if (w->ranks != NULL) {
+        return enqueue_shared_out(w, l, a, n);
+    }
     if (w->chain != NULL && gr_cuda_can_chain(a, n)) {
         return gr_cuda_linear_chain(a, n, w->chain, w->device->stream);
     }
@@ -595,9 +677,9 @@ static enum gr_status enqueue_with_biases(const struct gr_cuda_layer_work *w, co
                                           const struct gr_cuda_layer_place *place, int n)
 {
     const struct gr_cuda_linear_args o = o_args(w, l, n), down = down_args(w, l, place, n);
-    GR_TRY(gr_cuda_linear(&o, w->device->stream));
+    GR_TRY(enqueue_added(w, &l->o, &o, 0));
     GR_TRY(enqueue_mlp(w, l, n));
-    GR_TRY(gr_cuda_linear(&down, w->device->stream));
+    GR_TRY(enqueue_added(w, &l->down, &down, 1));
     if (place->next == NULL) {
         return GR_OK;
     }
@@ -621,6 +703,6 @@ enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const s
         return enqueue_with_biases(w, l, place, n);
     }
     const int n_linear = between_args(w, l, place, n, a);
-    GR_TRY(enqueue_between(w, a, n_linear));
+    GR_TRY(enqueue_between(w, l, a, n_linear));
     return place->next != NULL && w->qkv != NULL ? enqueue_heads(w, place->next, true, n) : GR_OK;
 }

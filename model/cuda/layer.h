@@ -9,7 +9,9 @@
 #include "kernels/cuda/attention/view.h"
 #include "model/cuda/cells.h"
 #include "model/cuda/pass.h"
+#include "model/cuda/ranks.h"
 #include "model/cuda/weights.h"
+#include "model/load/shard.h"
 
 struct gr_cuda_layer {
     float *in_norm, *mlp_norm;                   /* (H) */
@@ -31,6 +33,8 @@ struct gr_cuda_layer_work {
     struct gr_cuda_attn_shape attention;
     int window;                    /* of the layers that have one that hides something; 0: none has */
     const struct gr_hf_config *hf; /* borrowed */
+    struct gr_shard shard;         /* of a group what this rank has: attention's heads, ffn; else all of it */
+    struct gr_cuda_ranks *ranks;   /* borrowed; NULL: no group */
     int hidden, n_in, ffn;         /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
     float rms_eps, attn_scale;
     float *cos, *sin;                              /* (n_ctx_max, head_dim / 2) */
@@ -55,9 +59,11 @@ GR_NODISCARD enum gr_status gr_cuda_geometry_check(const char *dir, const struct
 struct gr_cuda_layer_config {
     const struct gr_hf_config *hf;
     const struct gr_model_shapes *shapes;
-    int n_in;      /* width of the rows that q, k and v take */
-    int n_layer;   /* layers that share the KV */
-    int n_seq_max; /* sequences of a pass */
+    struct gr_shard shard;       /* gr_shard_whole: all of it */
+    struct gr_cuda_ranks *ranks; /* of a group; NULL: none */
+    int n_in;                    /* width of the rows that q, k and v take */
+    int n_layer;                 /* layers that share the KV */
+    int n_seq_max;               /* sequences of a pass */
     const struct gr_lm *lm;
     const struct gr_cuda_pass_inputs *inputs;
 };
@@ -128,8 +134,8 @@ GR_NODISCARD enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_wo
                                                    const struct gr_cuda_linear_step *s, int n);
 
 /* Bytes of a row's sums of q, k and v, where a family has biases or norms of them (Qwen); else 0. */
-size_t gr_cuda_sums_bytes(const struct gr_hf_config *hf);
+size_t gr_cuda_sums_bytes(const struct gr_hf_config *hf, const struct gr_shard *shard);
 /* Bytes that the KV of a block of 16 tokens takes. */
-uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_layer);
+uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_kv_head, int n_layer);
 
 #endif

@@ -40,7 +40,8 @@ enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct
                                    .n_block = b->asked > 0 ? b->asked : (int)all,
                                    .n_block_least = b->asked > 0 ? b->asked : per_session,
                                    .n_session = b->n_session,
-                                   .n_ctx = b->n_ctx};
+                                   .n_ctx = b->n_ctx,
+                                   .quiet = b->quiet};
     char where[32];
     struct gr_needs_of of = {.what = b->dir, .where = where, .free_by = m->device.name};
     snprintf(where, sizeof(where), "cuda:%d: ", m->device.index);
@@ -128,7 +129,9 @@ enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, const struct gr_loade
     }
     const enum gr_status finished = gr_cuda_weights_finish(&w);
     gr_memory_finish(&memory);
-    gr_load_progress_end(from->progress);
+    if (from->progress != NULL) {
+        gr_load_progress_end(from->progress);
+    }
     st = st != GR_OK ? st : finished;
     if (st == GR_OK) {
         log_load(&w, gr_clock_ns() - begin);

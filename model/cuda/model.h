@@ -38,6 +38,7 @@ struct gr_cuda_blocks {
     const char *dir;
     uint64_t block_bytes, weights, others, views;
     int n_ctx, n_session, n_scratch, asked;
+    bool quiet; /* another rank tells */
 };
 GR_NODISCARD enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct gr_cuda_blocks *b,
                                                   int *n_block_out);

@@ -28,7 +28,8 @@ struct gr_cuda_matrix {
     void *packed;
     int n_out, n_in;
     struct gr_cuda_cut cut;
-    struct gr_segments segments; /* of its sums; zeros: the order is the cut's */
+    struct gr_cuda_cut whole_cut; /* of the model that is not shared out; cut, where that is so */
+    struct gr_segments segments;  /* of its sums; zeros: the order is the cut's */
 };
 
 /* loader->progress is told. Takes staging memory, which finish gives back. loader->expand stays as it
@@ -41,19 +42,32 @@ GR_NODISCARD enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w);
 /* Takes the memory of a matrix, which is one of the model's shapes; rows are put in by the calls below. */
 GR_NODISCARD enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n_out, int n_in,
                                                 struct gr_cuda_matrix *out);
-/* The tensor's rows become rows row0 + i * step of m. */
+/* The same of what a rank has of such a matrix. Some of its rows: as many parts as all of them have, so that bits are
+ * the same; some of its columns, whose sums have segments: in any cut. */
+GR_NODISCARD enum gr_status gr_cuda_matrix_take_rows(struct gr_cuda_weights *w, int n_out, int n_in, int n_row,
+                                                     struct gr_cuda_matrix *out);
+GR_NODISCARD enum gr_status gr_cuda_matrix_take_columns(struct gr_cuda_weights *w, int n_out, int n_in, int n_col,
+                                                        struct gr_segments segments, struct gr_cuda_matrix *out);
+/* What becomes of a part of the tensor (n_out, n_in): row part.row + i is row row0 + i * step of a matrix. head_dim:
+ * the part is whole heads, as GR_CUDA_OUT_HEADS wants queries and keys (kernels/cuda/linear/linear.h); 0: it is not. */
+struct gr_cuda_rows {
+    const char *name;
+    int n_out, n_in;
+    struct gr_part part;
+    int row0, step, head_dim;
+};
+GR_NODISCARD enum gr_status gr_cuda_rows_load(struct gr_cuda_weights *w, const struct gr_cuda_rows *r,
+                                              const struct gr_cuda_matrix *m);
+/* The tensor's rows become those of m. */
 GR_NODISCARD enum gr_status gr_cuda_matrix_load(struct gr_cuda_weights *w, const char *name, int n_row,
-                                                const struct gr_cuda_matrix *m, int row0, int step);
-/* The same of a tensor of heads of head_dim, as GR_CUDA_OUT_HEADS wants queries and keys
- * (kernels/cuda/linear/linear.h). */
-GR_NODISCARD enum gr_status gr_cuda_heads_load(struct gr_cuda_weights *w, const char *name, int n_row,
-                                               const struct gr_cuda_matrix *m, int row0, int head_dim);
+                                                const struct gr_cuda_matrix *m);
 /* bf16 (n_row, n) as it is. */
 GR_NODISCARD enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, int n_row, int n,
                                                uint16_t **out);
 /* (n) as f32. */
 GR_NODISCARD enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, int n, float **out);
-/* The same to where there is room for it. */
-GR_NODISCARD enum gr_status gr_cuda_vector_load_to(struct gr_cuda_weights *w, const char *name, int n, float *to);
+/* Values [part->row, part->row + part->n_row) of (n_all), to where there is room for them. */
+GR_NODISCARD enum gr_status gr_cuda_vector_part_load(struct gr_cuda_weights *w, const char *name, int n_all,
+                                                     const struct gr_part *part, float *to);
 
 #endif

@@ -424,43 +424,52 @@ enum gr_status gr_table_open(const struct gr_loader *l, const char *name, int n_
 
 struct reading {
     const struct gr_matrix_source *m;
-    int row0, n_row;
+    const struct gr_part *part;
     uint16_t *out;
 };
 
 #define ROUND_PIECE 1024 /* values that are converted at a time: whole blocks of every format */
 
-static void read_row(const struct gr_tensor *t, int row, size_t n_in, uint16_t *out)
+/* The part's columns of a row; what is read begins and ends with blocks. */
+static void read_row(const struct gr_tensor *t, int row, const struct gr_part *part, uint16_t *out)
 {
     const uint8_t *from = gr_tensor_row(t, row);
-    const size_t block = gr_format_block(t->dtype), bytes = gr_format_bytes(t->dtype);
+    const size_t block = gr_format_block(t->dtype), bytes = gr_format_bytes(t->dtype), col = (size_t)part->col;
+    const struct span span = span_of(t, part);
+    const size_t end = span.begin + span.n;
     float values[ROUND_PIECE];
     if (t->dtype == GR_FORMAT_BF16) {
-        memcpy(out, from, n_in * sizeof(*out));
+        memcpy(out, from + col * sizeof(*out), (size_t)part->n_col * sizeof(*out));
         return;
     }
-    for (size_t i = 0; i < n_in; i += ROUND_PIECE) {
-        const size_t n = GR_MIN((size_t)ROUND_PIECE, n_in - i);
+    for (size_t i = span.begin; i < end; i += ROUND_PIECE) {
+        const size_t n = GR_MIN((size_t)ROUND_PIECE, end - i), first = GR_MAX(i, col);
+        const size_t last = GR_MIN(i + n, col + (size_t)part->n_col);
         gr_format_to_f32(t->dtype, from + i / block * bytes, n, values);
-        round_row(values, n, out + i);
+        round_row(values + (first - i), last - first, out + (first - col));
     }
 }
 
 static void read_rows(const struct gr_exec *x, void *arg)
 {
     const struct reading *r = arg;
-    const size_t n_in = (size_t)r->m->n_in;
     int begin, end;
-    gr_unit_range(r->n_row, x->ith, x->nth, &begin, &end);
+    gr_unit_range(r->part->n_row, x->ith, x->nth, &begin, &end);
     for (int i = begin; i < end; i++) {
-        read_row(r->m->tensor, r->row0 + i, n_in, r->out + (size_t)i * n_in);
+        read_row(r->m->tensor, r->part->row + i, r->part, r->out + (size_t)i * (size_t)r->part->n_col);
     }
+}
+
+void gr_matrix_read_part(const struct gr_matrix_source *m, const struct gr_part *part, uint16_t *out)
+{
+    GR_ASSERT(m->l->expand == NULL && part->row >= 0 && part->row + part->n_row <= m->n_out && part->col >= 0 &&
+              part->col + part->n_col <= m->n_in);
+    gr_team_run(m->l->team, read_rows, &(struct reading){.m = m, .part = part, .out = out});
 }
 
 void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out)
 {
-    GR_ASSERT(m->l->expand == NULL && row0 >= 0 && row0 + n_row <= m->n_out);
-    gr_team_run(m->l->team, read_rows, &(struct reading){.m = m, .row0 = row0, .n_row = n_row, .out = out});
+    gr_matrix_read_part(m, &(struct gr_part){.row = row0, .n_row = n_row, .n_col = m->n_in}, out);
 }
 
 void gr_matrix_close(struct gr_matrix_source *m)

@@ -81,6 +81,9 @@ GR_NODISCARD enum gr_status gr_table_open(const struct gr_loader *l, const char 
                                           struct gr_matrix_source *out);
 /* Rows [row0, row0 + n_row) as they are in the files (no expand): out bf16 (n_row, n_in). By all threads of l->team. */
 void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out);
+/* The same of a part, whose columns are read alone but for whole blocks of quantised formats: out bf16 (part->n_row,
+ * part->n_col). */
+void gr_matrix_read_part(const struct gr_matrix_source *m, const struct gr_part *part, uint16_t *out);
 void gr_matrix_close(struct gr_matrix_source *m);
 
 #endif

@@ -4,6 +4,8 @@
 #include "tests/kernels/cuda_linear_rig.h"
 #include "tests/kernels/cuda_ranks_rig.h"
 
+#include <atomic>
+
 static constexpr uint64_t PATIENT = UINT64_C(60000000000);
 
 /* What a residual layer writes besides x. */
@@ -173,6 +175,7 @@ static void check_residuals(int n_out, int n_in, int unit, gr_cuda_cut cut, int 
 static void check_given_up(bool aborts)
 {
     rank_gpus ranks(2, 1024, aborts ? PATIENT : UINT64_C(20000000));
+    bool ok = true;
     ranks.run([&](rank_gpu &r) {
         if (r.rank == 1) {
             r.word[0] = 0;
@@ -180,14 +183,14 @@ static void check_given_up(bool aborts)
         }
         r.word[0] = aborts;
         for (int i = 0; i < 3; i++) {
-            (void)gr_cuda_meet(&r.peers, r.stream);
+            ok = ok && gr_cuda_meet(&r.peers, r.stream) == GR_OK;
         }
         CUDA_OK(cudaStreamSynchronize(r.stream));
     });
     const uint32_t want = 1u << 16 | (aborts ? GR_CUDA_JOIN_ABORTED : GR_CUDA_JOIN_LATE);
     char s[60];
     snprintf(s, sizeof(s), "error %08x, expected %08x", ranks.error(), want);
-    report(aborts ? "a group that is told to stop" : "a rank that does not come", ranks.error() == want, s);
+    report(aborts ? "a group that is told to stop" : "a rank that does not come", ok && ranks.error() == want, s);
 }
 
 static void check_refused()
@@ -240,6 +243,7 @@ static constexpr int N_TIMED = 200;
 static float time_joins(rank_gpus &ranks, int n_row, int n)
 {
     float us = 0;
+    std::atomic<bool> ok{true};
     ranks.run([&](rank_gpu &r) {
         stream_memory m(n_row, n_row, n);
         cudaEvent_t begin, end;
@@ -253,7 +257,7 @@ static float time_joins(rank_gpus &ranks, int n_row, int n)
             gr_cuda_join_args j{};
             j.buffer = i % 2, j.x = m.x.p, j.n = n, j.clear = m.square[1 - i % 2].p, j.square_columns = 64;
             j.n_row = n_row, j.n_row_true = m.n_true.p, j.next = m.next(i % 2), j.next.capture = nullptr;
-            (void)gr_cuda_join(&r.peers, &j, r.stream);
+            ok = ok && gr_cuda_join(&r.peers, &j, r.stream) == GR_OK;
         }
         CUDA_OK(cudaStreamEndCapture(r.stream, &graph));
         CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
@@ -274,7 +278,7 @@ static float time_joins(rank_gpus &ranks, int n_row, int n)
         CUDA_OK(cudaEventDestroy(begin));
         CUDA_OK(cudaEventDestroy(end));
     });
-    return us;
+    return ok ? us : -1.0f;
 }
 
 void time_ranks()

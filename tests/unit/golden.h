@@ -107,6 +107,7 @@ struct golden_rows {
     int n_out;                /* the last so many rows have logits */
     const float *feature;     /* (n_row, width) or NULL */
     const int32_t *from, *to; /* (n_row) kept states, or NULL */
+    bool want_capture;
 };
 
 static inline void golden_run_rows(struct gr_lm *lm, const struct golden_rows *r)
@@ -136,6 +137,7 @@ static inline void golden_run_rows(struct gr_lm *lm, const struct golden_rows *r
                                .cell = cell,
                                .seq = &seq,
                                .out_row = out_row,
+                               .want_capture = r->want_capture,
                                .from_state = r->from,
                                .to_state = r->to,
                                .feature = lm->feature_width > 0 ? features : NULL};

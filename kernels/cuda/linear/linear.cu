@@ -24,13 +24,14 @@ __global__ void __launch_bounds__(N_PACK_THREAD) linear_pack_kernel(const gr_cud
 {
     const int n_box = a.n_in / 64;
     const size_t pieces = (size_t)n_box * 8, total = pieces * (size_t)a.n_row;
+    const size_t stride = (size_t)(a.plain_stride > 0 ? a.plain_stride : a.n_in) / 8;
     const size_t step = (size_t)gridDim.x * N_PACK_THREAD;
     for (size_t i = (size_t)blockIdx.x * N_PACK_THREAD + threadIdx.x; i < total; i += step) {
         const size_t from = i / pieces, piece = i % pieces;
         const size_t row = (size_t)a.row0 + (size_t)pack_place(a, a.first + (int)from) * (size_t)a.step;
         const size_t tile = row / (size_t)width, in_tile = row % (size_t)width;
         const size_t to = ((tile * n_box + piece / 8) * width + in_tile) * 8 + ((piece % 8) ^ (in_tile % 8));
-        ((uint4 *)a.packed)[to] = ((const uint4 *)a.plain)[i];
+        ((uint4 *)a.packed)[to] = ((const uint4 *)a.plain)[from * stride + piece];
     }
 }
 
@@ -115,8 +116,8 @@ static enum gr_status check_output(const gr_cuda_linear_args &a)
 
 static bool pack_fits(const gr_cuda_linear_pack_args &a)
 {
-    if (a.row0 < 0 || a.first < 0 || a.n_row < 1 || a.step < 1 || a.row0 >= a.n_out ||
-        (a.head_dim != 0 && a.head_dim != 64 && a.head_dim != 128)) {
+    if ((a.plain_stride != 0 && (a.plain_stride < a.n_in || a.plain_stride % 8 != 0)) || a.row0 < 0 || a.first < 0 ||
+        a.n_row < 1 || a.step < 1 || a.row0 >= a.n_out || (a.head_dim != 0 && a.head_dim != 64 && a.head_dim != 128)) {
         return false;
     }
     const int64_t end = (int64_t)a.first + a.n_row, per = a.head_dim > 0 ? a.head_dim : 1;
@@ -175,6 +176,12 @@ static enum gr_status check_norms(const gr_cuda_linear_args &a)
 struct gr_cuda_cut gr_cuda_linear_cut(int n_out, int n_in)
 {
     const gr::LinearCut c = gr::cut_of(n_out, n_in, {0, 0});
+    return {c.width, c.parts};
+}
+
+struct gr_cuda_cut gr_cuda_linear_cut_in(int n_out, int n_in, int parts)
+{
+    const gr::LinearCut c = gr::can_cut(n_out, n_in) ? gr::linear_cut_in(n_out, n_in, parts) : gr::LinearCut{};
     return {c.width, c.parts};
 }
 

@@ -40,6 +40,9 @@ enum gr_cuda_linear_out {
 
 /* The cut that is taken where none is given, by a formula in linear_cut.cuh. width 0: the shape is not built. */
 struct gr_cuda_cut gr_cuda_linear_cut(int n_out, int n_in);
+/* The same with so many parts, on which bits depend: what a rank's rows of a matrix are cut in, whose whole has them.
+ */
+struct gr_cuda_cut gr_cuda_linear_cut_in(int n_out, int n_in, int parts);
 
 /* A matrix in the kernel's own form: (n_out, n_in), n_in a multiple of 64, n_out of 16 (SILU: of 128). Bytes; allocate
  * it aligned to 256. 0: the shape, or the cut, is not built. */
@@ -57,6 +60,7 @@ struct gr_cuda_linear_pack_args {
     int first;              /* `plain` begins with row `first` of a tensor whose row i is meant above */
     int head_dim; /* 64 or 128: the tensor is heads of q or k, whose row d and row d + head_dim / 2 become neighbours,
                      as HEADS wants them; 0: they stay in order */
+    int plain_stride; /* values between rows of plain, a multiple of 8; 0: n_in */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream);
 

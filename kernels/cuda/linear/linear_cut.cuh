@@ -49,17 +49,27 @@ static inline LinearCut linear_cut_of(int n_out, int n_in, gr_cuda_cut cut)
     return LinearCut{n_in / 64, cut.width, cut.parts, (n_out + cut.width - 1) / cut.width};
 }
 
+static inline LinearCut better_cut(const LinearCut &a, const LinearCut &b)
+{
+    return a.n_tile == 0 || (b.n_tile != 0 && linear_cut_cost(b) < linear_cut_cost(a)) ? b : a;
+}
+
+static inline LinearCut linear_cut_in(int n_out, int n_in, int parts)
+{
+    LinearCut best{};
+    for (int width : gr_cuda_cut_width) {
+        if (gr_cuda_cut_allowed(n_in, {width, parts})) {
+            best = better_cut(best, linear_cut_of(n_out, n_in, {width, parts}));
+        }
+    }
+    return best;
+}
+
 static inline LinearCut linear_cut(int n_out, int n_in)
 {
     LinearCut best{};
     for (int parts = 1; parts <= GR_CUDA_CUT_PARTS_MAX; parts++) {
-        for (int width : gr_cuda_cut_width) {
-            const LinearCut c = linear_cut_of(n_out, n_in, {width, parts});
-            if (gr_cuda_cut_allowed(n_in, {width, parts}) &&
-                (best.n_tile == 0 || linear_cut_cost(c) < linear_cut_cost(best))) {
-                best = c;
-            }
-        }
+        best = better_cut(best, linear_cut_in(n_out, n_in, parts));
     }
     return best;
 }

@@ -1,0 +1,207 @@
+/* A model that several GPUs share out, each rank a thread with a GPU of its own: logits, features and greedy ids have
+ * the bits of the model on one GPU. `test_cuda_ranks long N`: N greedy tokens, and what a pass takes. */
+#include "tests/unit/model/cuda/rank_gpus.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "common/base/clock.h"
+#include "model/load/expand.h"
+#include "tests/unit/golden.h"
+#include "tests/unit/log_capture.h"
+#include "tests/unit/model/tree_pass.h"
+
+#define TARGET GR_SOURCE_ROOT "/models/demo/target"
+#define HEAD GR_SOURCE_ROOT "/models/demo/eagle3"
+
+enum { N_PROMPT = 70, N_GREEDY = 3, N_OUT = TREE_ROWS };
+
+static int n_gpu;
+
+static struct gr_llama_config config_of(const char *geometry)
+{
+    struct gr_llama_config c = {.dir = TARGET,
+                                .head_dir = HEAD,
+                                .n_thread = 1,
+                                .n_ctx_max = 1024,
+                                .n_row_max = GOLDEN_ROW_MAX,
+                                .n_out_max = N_OUT,
+                                .n_pool_block = GOLDEN_N_POOL,
+                                .n_scratch_block = 4,
+                                .n_seq_max = 1};
+    assert_int_equal(gr_geometry_find(geometry, &c.geometry), GR_OK);
+    return c;
+}
+
+static size_t part_max(const struct gr_llama_config *c)
+{
+    struct gr_hf_config hf;
+    assert_int_equal(gr_hf_config_load(c->dir, &hf), GR_OK);
+    assert_int_equal(gr_expand_config(c->geometry, c->dir, &hf), GR_OK);
+    return gr_llama_part_max(&hf, c->n_row_max);
+}
+
+static uint64_t hash_words(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i + 2 <= bytes; i += 2) {
+        uint16_t word = 0;
+        memcpy(&word, (const char *)data + i, sizeof(word));
+        h = gr_mix64(h ^ word);
+    }
+    return h;
+}
+
+static uint64_t hash_pass(uint64_t h, const struct gr_lm *lm, int n_row, int n_out)
+{
+    h = hash_words(h, lm->logits, (size_t)n_out * (size_t)lm->n_vocab_stride * sizeof(float));
+    return lm->shipped != NULL ? hash_words(h, lm->shipped, (size_t)n_row * (size_t)lm->fused_width * 2) : h;
+}
+
+struct result {
+    uint64_t hash;
+    int32_t greedy[N_GREEDY];
+    char numerics[96];
+};
+
+/* A prompt in two pieces, with features and without, a tree, greedy steps. */
+static void run(struct gr_lm *lm, struct result *out)
+{
+    int32_t ids[N_PROMPT];
+    struct tree t;
+    uint64_t h = 1;
+    random_tokens(5, N_PROMPT, lm->n_vocab, ids);
+    golden_run_rows(lm, &(struct golden_rows){.token = ids, .n_row = N_PROMPT, .n_out = 2, .want_capture = true});
+    h = hash_pass(h, lm, N_PROMPT, 2);
+    tree_init(&t, N_PROMPT, lm->n_vocab);
+    tree_run(lm, &t);
+    h = hash_words(h, lm->logits, (size_t)TREE_ROWS * (size_t)lm->n_vocab_stride * sizeof(float));
+    golden_run(lm, ids, 0, 5, 0, NULL);
+    golden_run(lm, ids + 5, 5, N_PROMPT - 5, 1, NULL);
+    for (int k = 0; k < N_GREEDY; k++) {
+        out->greedy[k] = lm->kernels->argmax(lm->logits, lm->n_vocab, false);
+        golden_run_rows(
+            lm,
+            &(struct golden_rows){
+                .token = &out->greedy[k], .begin = N_PROMPT + k, .n_row = 1, .n_out = 1, .want_capture = k % 2 == 0});
+        h = hash_words(h, lm->logits, (size_t)lm->n_vocab_stride * sizeof(float));
+    }
+    out->hash = h;
+    snprintf(out->numerics, sizeof(out->numerics), "%s", lm->numerics_id);
+}
+
+static void check_equal(const char *geometry, int n_most)
+{
+    struct result alone = {0};
+    struct gr_llama_config c = config_of(geometry);
+    struct gr_lm *lm = NULL;
+    assert_int_equal(gr_cuda_llama_create(&c, 0, NULL, NULL, &lm), GR_OK);
+    run(lm, &alone);
+    gr_lm_destroy(lm);
+    for (int n = 1; n <= GR_MIN(n_most, n_gpu); n *= 2) {
+        struct rank_gpus r;
+        struct result got = {0};
+        lm = rank_gpus_open(&r, &c, n, part_max(&c));
+        assert_non_null(lm);
+        run(lm, &got);
+        assert_int_equal(rank_gpus_close(&r, lm), GR_OK);
+        print_message("# %s: %d ranks: %016llx, alone %016llx\n", geometry != NULL ? geometry : "demo", n,
+                      (unsigned long long)got.hash, (unsigned long long)alone.hash);
+        assert_string_equal(got.numerics, alone.numerics);
+        assert_memory_equal(got.greedy, alone.greedy, sizeof(got.greedy));
+        assert_true(got.hash == alone.hash);
+    }
+}
+
+static void test_expanded(void **state)
+{
+    (void)state;
+    check_equal("test-tp8", 8);
+}
+
+/* The demo pair as it is in its files: two KV heads. */
+static void test_files(void **state)
+{
+    (void)state;
+    check_equal(NULL, 2);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct log_capture log;
+    struct rank_gpus r;
+    struct gr_llama_config c = config_of(NULL);
+    log_capture_begin(&log);
+    struct gr_lm *lm = rank_gpus_open(&r, &c, 4, part_max(&c));
+    const bool opened = lm != NULL;
+    const enum gr_status st = rank_gpus_close(&r, lm);
+    const char *text = log_capture_end(&log);
+    assert_true(!opened && st != GR_OK);
+    assert_non_null(strstr(text, "has 2 KV heads"));
+}
+
+/* ---- many tokens, and time ---- */
+
+static int n_long;
+
+/* Greedy ids of n_long tokens after a prompt; the median of a step in microseconds. */
+static double run_long(struct gr_lm *lm, int32_t *ids)
+{
+    enum { N_CTX = 1000 };
+    double best = 1e30;
+    for (int done = 0; done < n_long;) {
+        int32_t prompt[16];
+        random_tokens((uint64_t)done + 9, 16, lm->n_vocab, prompt);
+        golden_run(lm, prompt, 0, 16, 1, NULL);
+        for (int pos = 16; pos < N_CTX && done < n_long; pos++, done++) {
+            const uint64_t begin = gr_clock_ns();
+            ids[done] = lm->kernels->argmax(lm->logits, lm->n_vocab, false);
+            golden_run(lm, &ids[done], pos, 1, 1, NULL);
+            best = GR_MIN(best, (double)(gr_clock_ns() - begin) * 1e-3);
+        }
+    }
+    return best;
+}
+
+static void test_long(void **state)
+{
+    (void)state;
+    struct gr_llama_config c = config_of("test-tp8");
+    struct gr_lm *lm = NULL;
+    int32_t *want = calloc((size_t)n_long, sizeof(*want)), *got = calloc((size_t)n_long, sizeof(*got));
+    assert_true(want != NULL && got != NULL);
+    assert_int_equal(gr_cuda_llama_create(&c, 0, NULL, NULL, &lm), GR_OK);
+    print_message("# %d tokens alone: %.1f us at best\n", n_long, run_long(lm, want));
+    gr_lm_destroy(lm);
+    for (int n = 2; n <= n_gpu; n *= 2) {
+        struct rank_gpus r;
+        lm = rank_gpus_open(&r, &c, n, part_max(&c));
+        assert_non_null(lm);
+        print_message("# %d tokens on %d ranks: %.1f us at best\n", n_long, n, run_long(lm, got));
+        assert_int_equal(rank_gpus_close(&r, lm), GR_OK);
+        assert_memory_equal(got, want, (size_t)n_long * sizeof(*got));
+    }
+    free(want);
+    free(got);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_expanded),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_refused),
+    };
+    const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_long)};
+    if (cudaGetDeviceCount(&n_gpu) != cudaSuccess || n_gpu == 0) {
+        puts("1..0 # SKIP no GPU");
+        return 0;
+    }
+    if (argc == 3 && strcmp(argv[1], "long") == 0) {
+        n_long = atoi(argv[2]);
+        return cmocka_run_group_tests(long_tests, NULL, NULL);
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
