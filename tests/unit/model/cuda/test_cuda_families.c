@@ -10,13 +10,14 @@
 
 #include "tests/unit/golden.h"
 #include "tests/unit/log_capture.h"
+#include "tests/unit/model/cuda/rank_gpus.h"
 #include "tests/unit/model/tree_pass.h"
 #include "tests/unit/tiny_model.h"
 
-enum { HIDDEN = 128, FFN = 64, D = 64, HEADS = 4, KV = 2, N_TOKEN = 70, N_LONG = 180 };
+enum { HIDDEN = 128, FFN = 128, D = 64, HEADS = 4, KV = 2, N_TOKEN = 70, N_LONG = 180 };
 
 #define BASE_OF(n_layer)                                                                            \
-    "\"hidden_size\":128,\"intermediate_size\":64,\"num_hidden_layers\":" n_layer                   \
+    "\"hidden_size\":128,\"intermediate_size\":128,\"num_hidden_layers\":" n_layer                  \
     ",\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":64,\"rms_norm_eps\":1e-5," \
     "\"max_position_embeddings\":256,\"head_dim\":64"
 #define BASE BASE_OF("4")
@@ -154,6 +155,41 @@ static void test_families(void **state)
         check_tree(gpu, token, 12);
         gr_lm_destroy(gpu);
         gr_lm_destroy(cpu);
+        tiny_finish(&f);
+    }
+}
+
+/* ---- ranks ---- */
+
+static int n_device;
+
+/* Two GPUs share each family out: the bits of one. */
+static void test_families_on_ranks(void **state)
+{
+    (void)state;
+    static float alone[N_TOKEN * TINY_N_VOCAB];
+    int32_t token[N_TOKEN];
+    random_tokens(21, N_TOKEN, TINY_N_VOCAB, token);
+    if (n_device < 2) {
+        skip();
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(families); i++) {
+        struct tiny_folder f;
+        struct rank_gpus ranks;
+        struct gr_lm *lm = NULL;
+        make(&f, &families[i]);
+        const struct gr_llama_config c = config_of(&f, &families[i]);
+        assert_int_equal(gr_cuda_llama_create(&c, 0, NULL, NULL, &lm), GR_OK);
+        golden_run(lm, token, 0, N_TOKEN, N_TOKEN, NULL);
+        memcpy(alone, lm->logits, sizeof(alone));
+        gr_lm_destroy(lm);
+        lm = rank_gpus_open(&ranks, &c, 2, (size_t)c.n_row_max * HIDDEN);
+        assert_non_null(lm);
+        golden_run(lm, token, 0, N_TOKEN, N_TOKEN, NULL);
+        print_message("# %s: %s\n", families[i].name,
+                      memcmp(alone, lm->logits, sizeof(alone)) == 0 ? "equal" : "not equal");
+        assert_memory_equal(alone, lm->logits, sizeof(alone));
+        assert_int_equal(rank_gpus_close(&ranks, lm), GR_OK);
         tiny_finish(&f);
     }
 }
@@ -302,9 +338,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families), cmocka_unit_test(test_windows), cmocka_unit_test(test_window_edge),
-        cmocka_unit_test(test_no_views), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_views), cmocka_unit_test(test_refused), cmocka_unit_test(test_families_on_ranks),
     };
-    int n_device = 0;
     if (cudaGetDeviceCount(&n_device) != cudaSuccess || n_device == 0) {
         puts("1..0 # SKIP no GPU");
         return 0;

@@ -1,5 +1,7 @@
 /* A model that several GPUs share out, each rank a thread with a GPU of its own: logits, features and greedy ids have
- * the bits of the model on one GPU. `test_cuda_ranks long N`: N greedy tokens, and what a pass takes. */
+ * the bits of the model on one GPU. `test_cuda_ranks long N [GEOMETRY]`: N greedy
+ * tokens, and what a pass takes.
+ * GRAFT_MODELS: the demo models' folder, where this is not the machine of the build. */
 #include "tests/unit/model/cuda/rank_gpus.h"
 
 #include <setjmp.h>
@@ -13,17 +15,24 @@
 #include "tests/unit/log_capture.h"
 #include "tests/unit/model/tree_pass.h"
 
-#define TARGET GR_SOURCE_ROOT "/models/demo/target"
-#define HEAD GR_SOURCE_ROOT "/models/demo/eagle3"
-
 enum { N_PROMPT = 70, N_GREEDY = 3, N_OUT = TREE_ROWS };
 
 static int n_gpu;
 
+static char target_dir[512], head_dir[512];
+
+static void find_models(void)
+{
+    const char *models = getenv("GRAFT_MODELS");
+    models = models != NULL ? models : GR_SOURCE_ROOT "/models/demo";
+    snprintf(target_dir, sizeof(target_dir), "%s/target", models);
+    snprintf(head_dir, sizeof(head_dir), "%s/eagle3", models);
+}
+
 static struct gr_llama_config config_of(const char *geometry)
 {
-    struct gr_llama_config c = {.dir = TARGET,
-                                .head_dir = HEAD,
+    struct gr_llama_config c = {.dir = target_dir,
+                                .head_dir = head_dir,
                                 .n_thread = 1,
                                 .n_ctx_max = 1024,
                                 .n_row_max = GOLDEN_ROW_MAX,
@@ -145,9 +154,24 @@ static void test_refused(void **state)
 /* ---- many tokens, and time ---- */
 
 static int n_long;
+static const char *long_geometry = "test-tp8";
 
-/* Greedy ids of n_long tokens after a prompt; the median of a step in microseconds. */
-static double run_long(struct gr_lm *lm, int32_t *ids)
+/* A pass of so many rows, in microseconds: the shortest of some. */
+static double time_pass(struct gr_lm *lm, int n_row)
+{
+    int32_t token[GOLDEN_ROW_MAX];
+    double best = 1e30;
+    random_tokens(3, n_row, lm->n_vocab, token);
+    for (int i = 0; i < 30; i++) {
+        const uint64_t begin = gr_clock_ns();
+        golden_run(lm, token, 0, n_row, 0, NULL);
+        best = GR_MIN(best, (double)(gr_clock_ns() - begin) * 1e-3);
+    }
+    return best;
+}
+
+/* Greedy ids of n_long tokens after prompts. */
+static void run_long(struct gr_lm *lm, int n_rank, int32_t *ids)
 {
     enum { N_CTX = 1000 };
     double best = 1e30;
@@ -162,24 +186,28 @@ static double run_long(struct gr_lm *lm, int32_t *ids)
             best = GR_MIN(best, (double)(gr_clock_ns() - begin) * 1e-3);
         }
     }
-    return best;
+    print_message("# %s on %d ranks: a token %.1f us", long_geometry, n_rank, best);
+    for (int n_row = 1; n_row <= GOLDEN_ROW_MAX; n_row *= n_row < 16 ? 4 : 2) {
+        print_message(", %d rows %.1f", n_row, time_pass(lm, n_row));
+    }
+    print_message("\n");
 }
 
 static void test_long(void **state)
 {
     (void)state;
-    struct gr_llama_config c = config_of("test-tp8");
+    struct gr_llama_config c = config_of(long_geometry);
     struct gr_lm *lm = NULL;
     int32_t *want = calloc((size_t)n_long, sizeof(*want)), *got = calloc((size_t)n_long, sizeof(*got));
     assert_true(want != NULL && got != NULL);
     assert_int_equal(gr_cuda_llama_create(&c, 0, NULL, NULL, &lm), GR_OK);
-    print_message("# %d tokens alone: %.1f us at best\n", n_long, run_long(lm, want));
+    run_long(lm, 0, want);
     gr_lm_destroy(lm);
     for (int n = 2; n <= n_gpu; n *= 2) {
         struct rank_gpus r;
         lm = rank_gpus_open(&r, &c, n, part_max(&c));
         assert_non_null(lm);
-        print_message("# %d tokens on %d ranks: %.1f us at best\n", n_long, n, run_long(lm, got));
+        run_long(lm, n, got);
         assert_int_equal(rank_gpus_close(&r, lm), GR_OK);
         assert_memory_equal(got, want, (size_t)n_long * sizeof(*got));
     }
@@ -195,12 +223,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_refused),
     };
     const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_long)};
+    find_models();
     if (cudaGetDeviceCount(&n_gpu) != cudaSuccess || n_gpu == 0) {
         puts("1..0 # SKIP no GPU");
         return 0;
     }
-    if (argc == 3 && strcmp(argv[1], "long") == 0) {
+    if (argc >= 3 && strcmp(argv[1], "long") == 0) {
         n_long = atoi(argv[2]);
+        long_geometry = argc > 3 ? argv[3] : long_geometry;
         return cmocka_run_group_tests(long_tests, NULL, NULL);
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
