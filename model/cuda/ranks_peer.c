@@ -98,6 +98,7 @@ static void connect(struct peer_ranks *p)
     p->peers.n_rank = c->group->n_rank;
     p->peers.n_part = c->n_part;
     p->peers.limit_ns = c->group->limit_ns;
+    p->peers.two_shots_from = gr_cuda_two_shots_from(c->group->n_rank);
     for (int r = 0; r < c->group->n_rank; r++) {
         p->peers.part[r] = p->shown[r].p[GR_CUDA_SHOWN_PART];
         p->peers.flag[r] = p->shown[r].p[GR_CUDA_SHOWN_FLAG];

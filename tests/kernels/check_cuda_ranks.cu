@@ -133,13 +133,14 @@ struct residual {
     }
 };
 
-static void check_residual(residual &c, int n_rank)
+static void check_residual(residual &c, int n_rank, bool two_shots)
 {
     bool ok = true, oks[GR_CUDA_PEER_MAX];
     std::vector<uint8_t> got[GR_CUDA_PEER_MAX];
     const std::vector<uint8_t> want = c.alone(ok);
     rank_gpus ranks(n_rank, (size_t)c.bucket * c.whole.n_out, PATIENT);
     ranks.run([&](rank_gpu &r) {
+        r.peers.two_shots_from = two_shots ? 0 : SIZE_MAX;
         oks[r.rank] = true;
         got[r.rank] = c.of_rank(r, oks[r.rank]);
     });
@@ -149,7 +150,8 @@ static void check_residual(residual &c, int n_rank)
         ok = ok && oks[r];
     }
     const std::string what = std::to_string(n_rank) + " ranks, " + std::to_string(c.n_row) + " of " +
-                             std::to_string(c.bucket) + " rows" + (c.norm ? "" : ", a bias");
+                             std::to_string(c.bucket) + " rows" + (c.norm ? "" : ", a bias") +
+                             (two_shots ? ", two shots" : "");
     char s[100];
     snprintf(s, sizeof(s), "%zu ranks differ; error %08x", n, ranks.error());
     report((what + " " + shape_of(c.whole)).c_str(), ok && n == 0 && ranks.error() == 0, s);
@@ -165,7 +167,10 @@ static void check_residuals(int n_out, int n_in, int unit, gr_cuda_cut cut, int 
         if (!quick || r[0] == 5 || r[0] == 70) {
             for (bool norm : {true, false}) {
                 residual c{packed_layer(n_out, n_in, cut), unit, r[0], r[1], quick ? 3 : 40, norm};
-                check_residual(c, n_rank);
+                check_residual(c, n_rank, false);
+                if (n_rank > 2 && norm == (r[0] != 5)) {
+                    check_residual(c, n_rank, true);
+                }
             }
         }
     }
@@ -240,12 +245,13 @@ void check_ranks()
 static constexpr int N_TIMED = 200;
 
 /* Microseconds of a join among so many one after another, on rank 0. */
-static float time_joins(rank_gpus &ranks, int n_row, int n)
+static float time_joins(rank_gpus &ranks, int n_row, int n, bool two_shots)
 {
     float us = 0;
     std::atomic<bool> ok{true};
     ranks.run([&](rank_gpu &r) {
         stream_memory m(n_row, n_row, n);
+        r.peers.two_shots_from = two_shots ? 0 : SIZE_MAX;
         cudaEvent_t begin, end;
         cudaGraph_t graph;
         cudaGraphExec_t exec;
@@ -288,8 +294,9 @@ void time_ranks()
         for (int n : {4096, 8192}) {
             for (int n_row : {1, 8, 16, 32, 64, 128, 256, 512, 2048}) {
                 rank_gpus ranks(n_rank, (size_t)n_row * n, PATIENT);
-                const float us = time_joins(ranks, n_row, n);
-                printf("# join of %d ranks, %d rows x %d: %.2f us%s\n", n_rank, n_row, n, us,
+                const float one = time_joins(ranks, n_row, n, false);
+                const float two = n_rank > 2 ? time_joins(ranks, n_row, n, true) : 0.0f;
+                printf("# join of %d ranks, %d rows x %d: one shot %.2f us, two %.2f%s\n", n_rank, n_row, n, one, two,
                        ranks.error() == 0 ? "" : " AND AN ERROR");
                 fflush(stdout);
             }

@@ -69,6 +69,7 @@ rank_gpus::rank_gpus(int n_rank, size_t n_part, uint64_t limit_ns) : rank((size_
         CUDA_OK(cudaHostGetDevicePointer(&on_device, (void *)r.word, 0));
         r.peers = {};
         r.peers.rank = r.rank, r.peers.n_rank = n_rank, r.peers.n_part = n_part, r.peers.limit_ns = limit_ns;
+        r.peers.two_shots_from = SIZE_MAX;
         r.peers.count = r.count->p;
         r.peers.abort = (const uint32_t *)on_device, r.peers.error = (uint32_t *)on_device + 1;
         for (int i = 0; i < n_rank; i++) {

@@ -1,5 +1,5 @@
-/* Joined sums of several GPUs (join.h): one shot, each rank reads the parts of all. Bound by the links between GPUs
- * where rows are many, by the way there and back where they are few.
+/* Joined sums of several GPUs (join.h). Bound by the links between GPUs where rows are many, by the way there and back
+ * where they are few.
  *
  * A block has pieces of rows: as many columns as its threads take by eights, in whole groups of columns whose squares
  * are one sum in the unsplit layer. */
@@ -86,6 +86,7 @@ struct JoinArgs {
     int buffer, n, n_row;
     int n_column, n_group; /* of a group; groups of a piece */
     int n_piece;           /* of a row */
+    bool two_shots;
 };
 
 struct JoinShared {
@@ -125,8 +126,40 @@ static __device__ __forceinline__ void load_ranks(float (&v)[N][8], const JoinAr
     const size_t at = (size_t)a.buffer * a.peers.n_part + (size_t)row * a.n + col;
 #pragma unroll
     for (int r = 0; r < N; r++) {
-        load_eight(v[r], a.peers.part[r] + at);
+        load_eight(v[r], a.peers.part[N == 1 ? a.peers.rank : r] + at);
     }
+}
+
+/* The first of two shots: of this block's pieces those that are this rank's, as many as other ranks have. The sums take
+ * the place of the parts that they were made of, which nobody else reads, on all ranks. */
+template <int N> static __device__ __forceinline__ void share_piece(const JoinArgs &a, int piece)
+{
+    const int row = piece / a.n_piece, first = piece % a.n_piece * a.n_group * a.n_column;
+    const int n_eight = min(a.n_group * a.n_column, a.n - first) / 8, col = first + (int)threadIdx.x * 8;
+    if ((int)threadIdx.x < n_eight) {
+        const size_t at = (size_t)a.buffer * a.peers.n_part + (size_t)row * a.n + col;
+        float v[N][8];
+        load_ranks(v, a, row, col);
+        sum_ranks(v);
+#pragma unroll
+        for (int r = 0; r < N; r++) {
+            float4 *to = (float4 *)(a.peers.part[r] + at);
+            to[0] = make_float4(v[0][0], v[0][1], v[0][2], v[0][3]);
+            to[1] = make_float4(v[0][4], v[0][5], v[0][6], v[0][7]);
+        }
+    }
+}
+
+template <int N> static __device__ __forceinline__ void share_pieces(const JoinArgs &a, int n_row)
+{
+    int turn = (int)blockIdx.x;
+    for (int piece = (int)blockIdx.x; piece < n_row * a.n_piece; piece += (int)gridDim.x, turn++) {
+        if (turn % N == a.peers.rank) {
+            share_piece<N>(a, piece);
+        }
+    }
+    __syncthreads(); /* meet_peers() tells of what all threads wrote */
+    meet_peers(a.peers);
 }
 
 /* The squares of each group, in the order of its columns. */
@@ -142,7 +175,7 @@ static __device__ __forceinline__ void add_squares(const JoinArgs &a, const floa
     }
 }
 
-/* Piece `piece` of all rows' pieces. */
+/* Piece `piece` of all rows' pieces. N 1: the own part is the sum. */
 template <int N> static __device__ __forceinline__ void join_piece(const JoinArgs &a, int piece, float *square)
 {
     const int row = piece / a.n_piece, first = piece % a.n_piece * a.n_group * a.n_column;
@@ -167,6 +200,13 @@ template <int N> static __device__ __forceinline__ void join_piece(const JoinArg
     }
 }
 
+template <int N> static __device__ __forceinline__ void join_pieces(const JoinArgs &a, int n_row, float *square)
+{
+    for (int piece = (int)blockIdx.x; piece < n_row * a.n_piece; piece += (int)gridDim.x) {
+        join_piece<N>(a, piece, square);
+    }
+}
+
 static __device__ __forceinline__ void clear_squares(const JoinArgs &a, int n_row)
 {
     for (int row = (int)(blockIdx.x * N_JOIN_THREAD + threadIdx.x); a.out.clear != nullptr && row < n_row;
@@ -185,9 +225,11 @@ template <int N> __global__ void __launch_bounds__(N_JOIN_THREAD) join_kernel(co
     if (N > 1) {
         meet_peers(a.peers);
     }
-    for (int piece = (int)blockIdx.x; piece < n_row * a.n_piece; piece += (int)gridDim.x) {
-        join_piece<N>(a, piece, shared.square);
+    if (N > 2 && a.two_shots) {
+        share_pieces<N>(a, n_row);
+        return join_pieces<1>(a, n_row, shared.square);
     }
+    join_pieces<N>(a, n_row, shared.square);
 }
 
 __global__ void __launch_bounds__(32) meet_kernel(const gr_cuda_peers p)
@@ -256,6 +298,7 @@ static JoinArgs join_args(const gr_cuda_peers &p, const gr_cuda_join_args &a)
     f.peers = p, f.buffer = a.buffer, f.n = a.n, f.n_row = a.n_row;
     f.out.y = a.x, f.out.y_stride = a.n, f.out.n_out = a.n, f.out.bias = a.bias, f.out.next = a.next;
     f.out.clear = a.clear, f.out.n_row_true = a.n_row_true, f.out.wide_y = true;
+    f.two_shots = p.n_rank > 2 && (size_t)a.n_row * (size_t)a.n * sizeof(float) >= p.two_shots_from;
     f.n_column = a.next.tiles != nullptr ? a.square_columns : 64;
     f.n_group = std::min(N_JOIN_THREAD * 8 / f.n_column, (a.n + f.n_column - 1) / f.n_column);
     f.n_piece = (a.n + f.n_group * f.n_column - 1) / (f.n_group * f.n_column);

@@ -42,7 +42,18 @@ struct gr_cuda_peers {
     uint32_t *error; /* of the host, mapped: enum gr_cuda_join_error, written once; in the upper half the
                         peer that did not come */
     uint64_t limit_ns;
+    size_t
+        two_shots_from; /* bytes of a rank's part (n_row n 4) from which a join has two shots; the same on all ranks */
 };
+
+/* A join has one shot, in which each rank reads the parts of all: n_rank - 1 parts come over its links. In two shots a
+ * rank joins an n_rank-th and writes it into the part buffers of all, and each takes the sums from its own: less than
+ * two parts, for more than two ranks, but ranks wait for each other twice. The bits are the same. A reasonable choice:
+ */
+static inline size_t gr_cuda_two_shots_from(int n_rank)
+{
+    return n_rank < 4 ? (size_t)-1 : ((size_t)4 << 20) / (size_t)n_rank;
+}
 
 /* x (n_row, n) += the ranks' sums, and what linear.h says of next and clear. */
 struct gr_cuda_join_args {
