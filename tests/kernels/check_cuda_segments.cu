@@ -106,6 +106,26 @@ static std::vector<gr_cuda_cut> all_cuts(int n_in)
     return cuts;
 }
 
+/* Some of a matrix's rows are a matrix of their own on a rank, of the same parts in whatever widths: the bits of these
+ * rows are those of the whole. */
+static void check_parts(int n_out, int n_in, int parts)
+{
+    const std::vector<int> row = rows(70);
+    std::vector<float> first;
+    for (const gr_cuda_cut &cut : all_cuts(n_in)) {
+        if (cut.parts != parts || (quick && cut.width % 64 != 0 && cut.width != 248)) {
+            continue;
+        }
+        bool sound = true;
+        const layer l = packed_layer(n_out, n_in, cut);
+        linear_call<float> c{l, GR_CUDA_OUT_F32, n_out, 128};
+        const std::vector<float> y = c.run(row);
+        sound = c.ok && c.intact;
+        first = first.empty() ? y : first;
+        report_count("parts decide alone", l, memcmp(y.data(), first.data(), row.size() * (size_t)n_out * 4), sound);
+    }
+}
+
 static void check_refused()
 {
     const layer l = packed_layer(64, 256, {});
@@ -129,6 +149,9 @@ static void check_refused()
 void check_linear_segments()
 {
     check_refused();
+    for (int parts : {1, 2}) {
+        check_parts(quick ? 320 : 1040, quick ? 448 : 4096, parts);
+    }
     if (quick) {
         check_segments(64, 832, 64, {{16, 1}, {32, 2}, {64, 2}, {96, 1}, {128, 2}, {248, 1}});
         check_segments(384, 384, 192, {{16, 1}, {64, 2}}); /* the demo model's o: two units */
