@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import threading
 
 from harness import DRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, run, wait_for
 from served import FIXED, Folder, Serve, one_line, worker
@@ -188,6 +189,85 @@ def a_list_says_how_many_serve_starts():
         done = run("serve", "--control", "127.0.0.1:0", *args, env=folder.env())
         assert done.returncode == 2, (args, done.returncode, done.stderr)
         one_line(done, words)
+
+
+class Load:
+    """Clients, each of which asks for one text again and again; failures: what went wrong."""
+
+    def __init__(self, s, n_client, *args, tokens=60):
+        self.s, self.args, self.tokens = s, args, tokens
+        self.stop, self.failures, self.n_done, self.n_refused = threading.Event(), [], 0, 0
+        self.want = generate("--ignore-eos", "--max-tokens", str(tokens))["token_ids"]
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.ask_on) for _ in range(n_client)]
+
+    def ask_on(self):
+        while not self.stop.is_set():
+            p = self.s.start(*self.args, tokens=self.tokens)
+            out, err = p.communicate(timeout=120 * SLOW)
+            with self.lock:
+                self.note(p.returncode, out, err)
+
+    def note(self, status, out, err):
+        if status == 0 and json.loads(out)["token_ids"] == self.want:
+            self.n_done += 1
+        elif status == 1 and "session slots of the target are in a turn: try again" in err:
+            self.n_refused += 1
+        else:
+            self.failures.append((status, out[-500:], err))
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *failure):
+        self.stop.set()
+        for t in self.threads:
+            t.join()
+
+
+@case
+def each_worker_leaves_in_turn_under_load():
+    """Each is told to end while turns run, with another one beside it: no turn is lost, none is told twice."""
+    with Serve(spawn=False) as s, contextlib.ExitStack() as stack:
+        models = {"graft-target": TARGET, "graft-draft": DRAFT}
+
+        def start(program):
+            n = len(workers(s))
+            p = stack.enter_context(worker(program, s.folder, s.address, "--threads", "1", model=models[program]))
+            wait_for(lambda: len(workers(s)) == n + 1, 60)
+            return p
+        running = [(program, start(program)) for program in 2 * list(models)]
+        with Load(s, 3, *FIXED) as load:
+            for program, p in running:
+                wait_for(lambda n=load.n_done + 3: load.n_done >= n, 60)
+                start(program)
+                p.terminate()
+                assert p.wait(60 * SLOW) == 0, p.communicate()
+            wait_for(lambda n=load.n_done + 3: load.n_done >= n, 60)
+        assert load.failures == [] and load.n_refused == 0, (load.failures, load.n_refused)
+        assert len(workers(s)) == 4
+
+
+@case
+def busy_and_bad_requests_are_no_deaths():
+    """More turns are asked for than there are slots, and some that no target can do: nobody counts as lost."""
+    with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, "--sessions", "1"), \
+            worker("graft-draft", s.folder, s.address, model=DRAFT):
+        wait_for(lambda: len(workers(s)) == 2, 60)
+        before = workers(s)
+        bad = [("--max-tokens", "4", "--served-model-name", "none"), ("--max-tokens", "4", "--session", "77")]
+        with Load(s, 3, tokens=300) as load:
+            for i in range(12):
+                p = s.start(*bad[i % 2])
+                out, err = p.communicate(timeout=60 * SLOW)
+                assert p.returncode == 1 and ("no model `none'" in err or "no session 77" in err), (out, err)
+            wait_for(lambda: load.n_refused >= 5 and load.n_done >= 5, 60)
+        assert load.failures == [], load.failures
+        assert [(w["worker"], w["pid"]) for w in workers(s)] == [(w["worker"], w["pid"]) for w in before]
+        assert not any(word in s.log() for word in ("is gone", "is dropped", "silent")), s.log()
+        assert s.generate("--max-tokens", "60")["token_ids"] == load.want[:60]
 
 
 @case

@@ -1,0 +1,73 @@
+/* For tests of the orchestrator's machine: a fleet of scripted targets and drafters, who answer at once when answer()
+ * is called. Include it in one .c file of a program. */
+#ifndef GR_TESTS_ORCH_FLEET_H
+#define GR_TESTS_ORCH_FLEET_H
+
+#include "common/base/clock.h"
+#include "orchestrator/machine/orch.h"
+#include "tests/quiet_log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define WORKER_MAX 12
+#define QUEUE 16384
+#define SESSIONS 2048
+
+struct fleet {
+    struct gr_orch *orch;
+    uint64_t now_ns;
+    struct said { /* what workers answer: handed in by answer() */
+        uint32_t worker;
+        struct gr_msg m;
+    } queue[QUEUE];
+    int n_queue;
+    uint32_t n_open[WORKER_MAX], n_attach[WORKER_MAX]; /* that each worker was asked for */
+    bool full[WORKER_MAX];                             /* a target refuses: it has no room */
+    bool deaf[WORKER_MAX];                             /* a drafter cannot reach any target */
+    uint64_t hash[SESSIONS];                           /* of what a session's text is by now; by its number */
+    uint32_t len[SESSIONS], epoch[SESSIONS];
+    int n_done, n_failed;
+    char text[GR_MSG_TEXT_MAX]; /* of the last turn that ended */
+};
+
+/* What a worker is to say when answer() is called next. */
+void answer_later(struct fleet *f, uint32_t worker, struct gr_msg m);
+
+/* Everything that workers have to say, and what follows from it. */
+void answer(struct fleet *f);
+
+struct fleet *make_fleet(void);
+
+void destroy_fleet(struct fleet *f);
+
+void join(struct fleet *f, uint32_t worker, enum gr_worker_role role, uint32_t n_slot);
+
+/* Three tokens of prompt, eight at most to generate, and a drafter is wanted. */
+uint64_t open_session(struct fleet *f, bool keep_open);
+
+struct gr_session_info info_of(const struct fleet *f, uint64_t id);
+
+/* The target commits a token, the last one. */
+void end_turn(struct fleet *f, uint64_t id);
+
+/* The next turn of an idle session. */
+void append(struct fleet *f, uint64_t id);
+
+/* Zeroes: it is not there. */
+struct gr_worker_status status_of(const struct fleet *f, uint32_t worker);
+
+uint32_t held_by(const struct fleet *f, uint32_t worker);
+
+/* The counts are those of the sessions that are there. */
+void check_counts(const struct fleet *f);
+
+/* Answers until nobody has anything to say, and looks at the counts. */
+void settle(struct fleet *f);
+
+#endif
