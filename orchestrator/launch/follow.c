@@ -268,7 +268,7 @@ static enum gr_status start_worker(struct follow *f, const json_t *go)
     char join[64], listen[64], key_hex[2 * GR_KEY_BYTES + 1];
     static struct gr_worker_line line;
     gr_where_end(f->link.fd, true, gr_link_int(go, "port", 0), join);
-    gr_where_end(f->link.fd, false, 0, listen);
+    gr_where_own(&j->where, f->link.fd, listen);
     sodium_bin2hex(key_hex, sizeof(key_hex), j->key, sizeof(j->key));
     memcpy(j->children.key_hex, key_hex, sizeof(j->children.key_hex));
     GR_TRY(gr_job_line(j, join, listen, gr_link_int(go, "device", GR_DEVICE_LOCAL), &line));

@@ -203,8 +203,10 @@ static void print_quoted(const char *word)
 static enum gr_status print_command(struct gr_job *j)
 {
     static struct gr_worker_line line;
+    char own[32];
+    snprintf(own, sizeof(own), "OWN:%s", j->where.ports);
     if (j->who.rank == 0) {
-        printf("graft serve --control ANY:0");
+        printf("graft serve --control ANY:%s", j->where.ports);
         for (int i = 0; i < j->o.command.n; i++) {
             fputs(i == 0 ? "; " : " ", stdout);
             print_quoted(j->o.command.word[i]);
@@ -212,7 +214,7 @@ static enum gr_status print_command(struct gr_job *j)
         putchar('\n');
         return GR_OK;
     }
-    GR_TRY(gr_job_line(j, "RANK0:PORT", j->roles.rank[j->who.rank].role == GR_LAUNCH_TARGET ? "OWN:0" : NULL,
+    GR_TRY(gr_job_line(j, "RANK0:PORT", j->roles.rank[j->who.rank].role == GR_LAUNCH_TARGET ? own : NULL,
                        GR_DEVICE_LOCAL, &line));
     for (int i = 0; line.args.argv[i] != NULL; i++) {
         const char *word = line.args.argv[i];
@@ -230,6 +232,7 @@ static int run(struct gr_job *j)
     if (st == GR_OK && (j->o.dry_run || j->o.print_command)) {
         st = j->unfit;
     }
+    st = st == GR_OK ? gr_where_ports(j->o.ports, &j->where) : st;
     if (st != GR_OK || j->o.dry_run) {
         return st == GR_OK ? 0 : gr_program_refused(st);
     }

@@ -461,7 +461,8 @@ static enum gr_status listen_for_ranks(struct lead *d)
     int fd = -1;
     GR_TRY(gr_where_listen(w, &d->j->who, &fd, bound, &d->note));
     GR_TRY(open_gate(d, fd));
-    snprintf(d->serve.control, sizeof(d->serve.control), "%.*s:0", (int)(strrchr(bound, ':') - bound), bound);
+    snprintf(d->serve.control, sizeof(d->serve.control), "%.*s:%s", (int)(strrchr(bound, ':') - bound), bound,
+             w->ports);
     return w->dir[0] != '\0' ? gr_job_dir_write(w->dir, d->j->who.job, &d->note) : GR_OK;
 }
 

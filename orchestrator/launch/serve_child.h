@@ -6,7 +6,7 @@
 #include "orchestrator/launch/job.h"
 
 struct gr_serve_child {
-    char control[64]; /* where it listens, with port 0; set by the caller */
+    char control[64]; /* where it listens, with the ports that listeners take; set by the caller */
     char connect[64]; /* where a process of this host reaches it, once it is ready */
     int ready_fd;     /* readable when it has something to say; -1: not started */
     int port;         /* 0: not known yet */

@@ -26,12 +26,37 @@
 /* Several ports, as the first may be somebody else's; who answers there must prove the key and be of this job. */
 static void derive(const char *host, const char *job, struct gr_where *out)
 {
-    const unsigned first = (unsigned)(XXH3_64bits(job, strlen(job)) % (PORT_COUNT - GR_WHERE_PORTS));
-    for (unsigned i = 0; i < GR_WHERE_PORTS; i++) {
+    const unsigned low = out->port_first != 0 ? out->port_first : PORT_FIRST;
+    const unsigned n_port = out->port_first != 0 ? out->port_last - out->port_first + 1u : PORT_COUNT;
+    const unsigned n = GR_MIN(n_port, (unsigned)GR_WHERE_PORTS);
+    const unsigned first = low + (unsigned)(XXH3_64bits(job, strlen(job)) % (n_port - n + 1));
+    for (unsigned i = 0; i < n; i++) {
         snprintf(out->address[i], sizeof(out->address[i]), strchr(host, ':') != NULL ? "[%.255s]:%u" : "%.255s:%u",
-                 host, PORT_FIRST + first + i);
+                 host, first + i);
     }
-    out->n_address = GR_WHERE_PORTS;
+    out->n_address = (int)n;
+}
+
+enum gr_status gr_where_ports(const char *ports, struct gr_where *out)
+{
+    struct gr_address a = {0};
+    char text[64], held[256];
+    snprintf(out->ports, sizeof(out->ports), "0");
+    if (ports == NULL) {
+        return GR_OK;
+    }
+    snprintf(text, sizeof(text), ":%.48s", ports);
+    gr_log_hold(held, sizeof(held)); /* the line below says it in the option's words */
+    const enum gr_status st = strlen(ports) < sizeof(out->ports) ? gr_address_parse("--ports", text, 0, &a) : GR_EINVAL;
+    gr_log_hold(NULL, 0);
+    if (st != GR_OK || a.host[0] != '\0' || a.port == 0) {
+        log_error("--ports: `%s' is not LOW-HIGH with ports from 1 to %d", ports, GR_PORT_MAX);
+        return GR_EINVAL;
+    }
+    out->port_first = a.port;
+    out->port_last = a.port_last;
+    snprintf(out->ports, sizeof(out->ports), "%s", ports);
+    return GR_OK;
 }
 
 /* A folder that only this user's processes of this host see. */
@@ -64,7 +89,7 @@ enum gr_status gr_where_choose(const struct gr_options *o, const struct gr_who *
                                struct gr_where *out)
 {
     const char *master = w->source == GR_RANKS_TORCHRUN ? gr_env_get(env, "MASTER_ADDR") : NULL;
-    *out = (struct gr_where){.one_host = w->one_host};
+    out->one_host = w->one_host;
     if (o->job_dir != NULL) {
         snprintf(out->dir, sizeof(out->dir), "%s", o->job_dir);
         return GR_OK;
@@ -100,14 +125,14 @@ static bool is_loopback(const char *host)
 }
 
 /* Both families where the host has both. */
-static enum gr_status listen_any(unsigned port, int *fd_out, char bound_out[64])
+static enum gr_status listen_any(const char *ports, int *fd_out, char bound_out[64])
 {
     char address[32], first[256] = "";
-    snprintf(address, sizeof(address), "[::]:%u", port);
+    snprintf(address, sizeof(address), "[::]:%s", ports);
     gr_log_hold(first, sizeof(first)); /* a host without IPv6, or a port that another attempt will replace */
     enum gr_status st = gr_tcp_listen(address, fd_out, bound_out);
     if (st != GR_OK) {
-        snprintf(address, sizeof(address), "0.0.0.0:%u", port);
+        snprintf(address, sizeof(address), "0.0.0.0:%s", ports);
         st = gr_tcp_listen(address, fd_out, bound_out);
     }
     gr_log_hold(NULL, 0);
@@ -167,17 +192,26 @@ static void list_addresses(int port, bool with_v6, struct gr_job_note *note)
     }
 }
 
+static enum gr_status listen_at(unsigned port, int *fd_out, char bound_out[64])
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%u", port);
+    return listen_any(text, fd_out, bound_out);
+}
+
 static enum gr_status listen_told(const struct gr_where *w, int *fd_out, char bound_out[64], struct gr_job_note *note)
 {
     struct gr_address a;
+    char local[32];
     if (w->one_host) {
-        GR_TRY(gr_tcp_listen("127.0.0.1:0", fd_out, bound_out));
+        snprintf(local, sizeof(local), "127.0.0.1:%s", w->ports);
+        GR_TRY(gr_tcp_listen(local, fd_out, bound_out));
         snprintf(note->address[0], sizeof(note->address[0]), "%s", bound_out);
         note->n_address = 1;
         return GR_OK;
     }
-    if (listen_any(0, fd_out, bound_out) != GR_OK) {
-        log_error("cannot listen at any address of this host: %s", strerror(errno));
+    if (listen_any(w->ports, fd_out, bound_out) != GR_OK) {
+        log_error("cannot listen at any address of this host, port %s (0: any): %s", w->ports, strerror(errno));
         return GR_EIO;
     }
     GR_TRY(gr_address_parse("rendezvous", bound_out, 1, &a));
@@ -192,7 +226,7 @@ static enum gr_status listen_named(const char *address, int *fd_out, char bound_
     if (is_loopback(a.host)) {
         return gr_tcp_listen(address, fd_out, bound_out);
     }
-    if (listen_any(a.port, fd_out, bound_out) != GR_OK) {
+    if (listen_at(a.port, fd_out, bound_out) != GR_OK) {
         log_error("--rendezvous %s: cannot listen on port %u: it is in use (`ss -ltnp sport = %u' tells by whom)",
                   address, a.port, a.port);
         return GR_EIO;
@@ -218,7 +252,7 @@ enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *wh
     }
     for (int i = 0; i < w->n_address; i++) {
         GR_TRY(gr_address_parse("rendezvous", w->address[i], 1, &a));
-        if (listen_any(a.port, fd_out, bound_out) == GR_OK) {
+        if (listen_at(a.port, fd_out, bound_out) == GR_OK) {
             return GR_OK;
         }
     }
@@ -236,4 +270,11 @@ void gr_where_end(int fd, bool peer, int port, char text_out[64])
         return;
     }
     address_text((const struct sockaddr *)&sa, port, text_out);
+}
+
+void gr_where_own(const struct gr_where *w, int fd, char text_out[64])
+{
+    char end[64];
+    gr_where_end(fd, false, 0, end);
+    snprintf(text_out, 64, "%.*s:%s", (int)GR_MIN((size_t)(strrchr(end, ':') - end), (size_t)46), end, w->ports);
 }

@@ -14,10 +14,15 @@ struct gr_where {
     bool named;         /* by --rendezvous: nobody else is to be found there */
     char address[GR_WHERE_PORTS][320];
     int n_address;
+    uint16_t port_first, port_last; /* --ports; 0: not given */
+    char ports[16];                 /* of listeners, as an address has them: "0", the system's choice, or a range */
 };
 
-/* GR_EINVAL (logged): the ranks are on several hosts and have no place to meet, or no key. with_key: GRAFT_KEY and its
- * kin are set. env: for torchrun's master. */
+/* The ports that the job's listeners take: the value of --ports, NULL: the system's choice. out: all zeroes. GR_EINVAL
+ * (logged): it is no range. */
+GR_NODISCARD enum gr_status gr_where_ports(const char *ports, struct gr_where *out);
+/* After that. GR_EINVAL (logged): the ranks are on several hosts and have no place to meet, or no key. with_key:
+ * GRAFT_KEY and its kin are set. env: for torchrun's master. */
 GR_NODISCARD enum gr_status gr_where_choose(const struct gr_options *o, const struct gr_who *w, bool with_key,
                                             char *const *env, struct gr_where *out);
 /* Rank 0: listens; where that is told in a folder, note->address has every address that others may reach. bound_out: as
@@ -27,5 +32,7 @@ GR_NODISCARD enum gr_status gr_where_listen(const struct gr_where *w, const stru
 /* The host of one end of a connection, as the text of an address with this port: "10.0.0.1:5055", "[fd00::1]:0". peer:
  * the other end, else ours. */
 void gr_where_end(int fd, bool peer, int port, char text_out[64]);
+/* Our end of a connection as an address to listen at, with the ports that listeners take. */
+void gr_where_own(const struct gr_where *w, int fd, char text_out[64]);
 
 #endif

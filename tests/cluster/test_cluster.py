@@ -13,9 +13,11 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from harness import BUILD, CASES, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, case, generate, main, wait_for
@@ -482,14 +484,67 @@ def srun_is_killed():
     nothing_is_left(folder)
 
 
+class Connections:
+    """Connections out of this host, made and ended again and again: each takes a port that nobody has chosen."""
+
+    def __init__(self):
+        self.stop, self.n = threading.Event(), 0
+        self.server = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.threads = [threading.Thread(target=f) for f in (self.accept, self.connect)]
+
+    def accept(self):
+        self.server.settimeout(0.1)
+        while not self.stop.is_set():
+            try:
+                self.server.accept()[0].close()
+            except TimeoutError:
+                pass
+
+    def connect(self):
+        while not self.stop.is_set():
+            with socket.create_connection(self.server.getsockname()):
+                self.n += 1
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *failure):
+        self.stop.set()
+        for t in self.threads:
+            t.join()
+        self.server.close()
+
+
+def start_ranks(folder, tokens):
+    """A job of three ranks by torchrun's variables; rank 0 lists its workers before the turn."""
+    args = (GRAFT, "launch", *PAIR, "--threads", "1", "--draft-threads", "1", "--kv-blocks", "64", "--job-dir", folder, "--",
+            "sh", "-c", f"{GRAFT} worker list --json && exec \"$@\"", "sh", GRAFT, *TURN[1:], "--max-tokens", str(tokens))
+    return [Job(*args, RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3", MASTER_ADDR="127.0.0.1",
+                MASTER_PORT="1", TORCHELASTIC_RUN_ID=os.path.basename(folder), GRAFT_KEY="ab" * 32) for rank in range(3)]
+
+
 @case
 def jobs_beside_each_other():
-    """Several jobs at once on one host, over one folder and one key: each has its own workers. [B7]"""
-    folder, n = path("many"), 6 if LONG else 3
-    jobs = [Job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--threads", "1", "--draft-threads", "1", "--job-dir", folder, "--",
-                *TURN, "--max-tokens", "16", GRAFT_KEY="ab" * 32) for _ in range(n)]
-    for j in jobs:
-        assert ids_of(j.end(180)) == plain(16)
+    """Several jobs at once on one host, under one key, while connections take ports: each has a port of its own, and its own
+    workers. [B7]"""
+    n = 50 if LONG else 6
+    want = plain(64)
+    with Connections() as others:
+        jobs = [start_ranks(path(f"many{i}"), 8 + i) for i in range(n)]
+        done = [[j.end(600) for j in ranks] for ranks in jobs]
+    ports, pids = set(), []
+    for i, (lead, *rest) in enumerate(done):
+        assert lead.returncode == 0, (i, lead.stderr[-2000:])
+        assert all(d.returncode == 0 for d in rest), (i, [d.stderr[-1000:] for d in rest])
+        listed, answer = (json.loads(x) for x in re.findall(r"^(\{.*\})$", lead.stdout, re.M))
+        assert answer["token_ids"] == want[:8 + i], i
+        assert sorted(w["role"] for w in listed["workers"]) == ["draft", "target"], (i, listed)
+        pids += [w["pid"] for w in listed["workers"]]
+        ports.add(re.search(r"orchestrator at port (\d+)", lead.stderr).group(1))
+    assert len(ports) == n and len(set(pids)) == 2 * n, (ports, pids)
+    assert others.n > 100, others.n
 
 
 # ---- Slurm ----
@@ -592,23 +647,26 @@ def srun_ends_by_scancel():
 
 @slurm
 def requeued_job():
-    """A job that is requeued meets its own old files and starts all the same; the log is appended. [C10]"""
+    """A job that is requeued again and again meets its own old files and starts all the same; the log is appended. [C10]"""
     folder, out, script = path("requeue"), path("requeue.out"), path("requeue.sh")
+    n = 20 if LONG else 2
     with open(script, "w", encoding="utf-8") as f:
         f.write("#!/bin/bash\nexec srun -N3 -n3 " + " ".join((GRAFT, "launch", *PAIR, "--job-dir", folder)) +
-                f" -- bash -c 'touch {folder}.up$SLURM_RESTART_COUNT; test -n \"$SLURM_RESTART_COUNT\" || exec sleep 1000'\n")
+                f" -- bash -c 'touch {folder}.up${{SLURM_RESTART_COUNT:-0}};"
+                f" test \"${{SLURM_RESTART_COUNT:-0}}\" = {n} || exec sleep 1000'\n")
     done = job("sbatch", "--parsable", "--requeue", "-N3", "-n3", "-o", out, "--open-mode=append", script)
     number = done.stdout.strip()
-    wait_for(lambda: os.path.exists(folder + ".up"), 60)
-    for name in os.listdir(folder):  # what a kill at the wrong moment leaves
-        shutil.copy(os.path.join(folder, name), os.path.join(folder, name[:-1] + "0"))
-    job("scontrol", "requeue", number)
-    job("scontrol", "update", f"jobid={number}", "StartTime=now")
-    wait_for(lambda: os.path.exists(folder + ".up1"), 120)
+    for i in range(n):
+        wait_for(lambda i=i: os.path.exists(f"{folder}.up{i}"), 120)
+        for name in os.listdir(folder):  # what a kill at the wrong moment leaves
+            shutil.copy(os.path.join(folder, name), os.path.join(folder, name[:-1] + ("1" if name.endswith("0") else "0")))
+        job("scontrol", "requeue", number)
+        job("scontrol", "update", f"jobid={number}", "StartTime=now")
+    wait_for(lambda: os.path.exists(f"{folder}.up{n}"), 120)
     wait_for(lambda: number not in job("squeue", "-h", "-o", "%A").stdout.split(), 60)
     with open(out, encoding="utf-8") as f:
         text = f.read()
-    assert text.count("all 3 roles are up") == 2, text
+    assert text.count("all 3 roles are up") == n + 1, text
 
 
 @slurm

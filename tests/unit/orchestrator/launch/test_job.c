@@ -7,6 +7,8 @@
 #include "orchestrator/launch/job.h"
 #include "orchestrator/launch/job_dir.h"
 #include "orchestrator/launch/table.h"
+#include "orchestrator/launch/where.h"
+#include "tests/unit/log_capture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -369,13 +371,50 @@ static void test_folder(void **state)
     assert_int_equal(system(path), 0);
 }
 
+/* Ports that follow from a job's name are in the range, one after the other, and all of it where it is narrow. */
+static void test_ports(void **state)
+{
+    (void)state;
+    static char *none[] = {NULL};
+    static const struct {
+        const char *ports;
+        int n, low, high;
+    } good[] = {{NULL, 8, 15000, 24999}, {"5000-5015", 8, 5000, 5015}, {"5000-5002", 3, 5000, 5002}, {"7", 1, 7, 7}};
+    static const char *const bad[] = {"", "0", "9-7", "7:9", "1-70000", "h:7", "5000-5015-5020"};
+    gr_options_default(&options, GR_CMD_LAUNCH);
+    for (size_t i = 0; i < GR_ARRAY_LEN(good); i++) {
+        struct gr_who w = {.source = GR_RANKS_SLURM, .size = 2};
+        struct gr_where where = {.n_address = 0};
+        snprintf(w.first, sizeof(w.first), "n1");
+        snprintf(w.job, sizeof(w.job), "slurm-7.%zu", i);
+        assert_int_equal(gr_where_ports(good[i].ports, &where), GR_OK);
+        assert_string_equal(where.ports, good[i].ports != NULL ? good[i].ports : "0");
+        assert_int_equal(gr_where_choose(&options, &w, true, none, &where), GR_OK);
+        assert_int_equal(where.n_address, good[i].n);
+        int before = 0;
+        for (int k = 0; k < where.n_address; k++) {
+            const int port = atoi(strrchr(where.address[k], ':') + 1);
+            assert_in_range(port, good[i].low, good[i].high);
+            assert_true(k == 0 || port == before + 1);
+            before = port;
+        }
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
+        struct gr_where where = {.n_address = 0};
+        struct log_capture cap;
+        log_capture_begin(&cap);
+        assert_int_equal(gr_where_ports(bad[i], &where), GR_EINVAL);
+        assert_non_null(strstr(log_capture_end(&cap), "is not LOW-HIGH"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_roles),          cmocka_unit_test(test_lists),        cmocka_unit_test(test_started_job),
         cmocka_unit_test(test_second_signals), cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
         cmocka_unit_test(test_differences),    cmocka_unit_test(test_facts),        cmocka_unit_test(test_no_hello),
-        cmocka_unit_test(test_gpus),           cmocka_unit_test(test_folder)};
+        cmocka_unit_test(test_gpus),           cmocka_unit_test(test_folder),       cmocka_unit_test(test_ports)};
     gr_log_init("test");
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""`graft launch` over several hosts, each a network namespace, with ranks by the variables of torchrun: over a good network,
+over one that is slow and loses packets, and within a range of ports.
+
+usage: test_launch_hosts.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import hosts
+import slow_net
+from harness import CASES, DRAFT, GRAFT, HEAD, SLOW, TARGET, generate, main
+
+PROMPT = "def fibonacci(n):"
+TURN = (GRAFT, "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", "--num-speculative-tokens", "4",
+        "--max-tokens", "64")
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
+WANT = []
+
+
+def plain():
+    if not WANT:
+        WANT.extend(generate("--method", "none", "--ignore-eos", "--max-tokens", "64")["token_ids"])
+    return WANT
+
+
+def case_if(lacking):
+    def add(fn):
+        if lacking is None:
+            CASES.append(fn)
+        return fn
+    return add
+
+
+LACKS, LACKS_SLOW = hosts.missing(), slow_net.missing()
+
+
+class Launch:
+    """A rank on each of the hosts; rank 0 on the first one, where the others look for it."""
+
+    def __init__(self, made, *args, command=TURN, **env):
+        self.ranks = []
+        for rank, host in enumerate(made):
+            mine = dict(ENV, RANK=str(rank), WORLD_SIZE=str(len(made)), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+                        MASTER_ADDR=made[0].four, MASTER_PORT="29500", GRAFT_KEY="ab" * 32, **env)
+            line = host.command(GRAFT, "launch", "--threads", "1", "--draft-threads", "1", *args, "--", *command)
+            p = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=mine,
+                                 stdin=subprocess.DEVNULL)
+            host.started.append(p)
+            self.ranks.append(p)
+
+    def end(self, status=0, seconds=90):
+        """What rank 0 has printed, and what all ranks have said."""
+        said = [p.communicate(timeout=seconds * SLOW) for p in self.ranks]
+        err = "".join(e for _, e in said)
+        assert self.ranks[0].returncode == status, (self.ranks[0].returncode, err[-3000:])
+        return said[0][0], err
+
+
+def answer(out):
+    return json.loads(re.search(r"^(\{.*\})$", out, re.M).group(1))
+
+
+def check(out, err, n_host):
+    got = answer(out)
+    assert got["token_ids"] == plain(), got["token_ids"]
+    assert got["metrics"]["num_accepted_tokens"] > 0 and got["metrics"]["transport"] == "tcp", got["metrics"]
+    seen = set(re.findall(r"graft launch: rank \d+ of \d+ on host (\S+):", err))
+    assert len(seen) == n_host, err
+
+
+@case_if(LACKS)
+def a_job_over_three_hosts():
+    """The demo pair; then a head with two targets, which each host of its own runs."""
+    with hosts.hosts("launch", "head", "n1", "n2") as made:
+        for h in made:
+            h.add_docker()
+        check(*Launch(made, "--roles", "serve:1,draft:1,target:1", "--model", TARGET, "--draft", DRAFT).end(), 3)
+    with hosts.hosts("launch4", "head", "n1", "n2", "n3") as made:
+        check(*Launch(made, "--roles", "serve:1,draft:1,target:2", "--model", TARGET, "--draft", HEAD).end(), 4)
+
+
+@case_if(LACKS)
+def every_listener_is_in_the_range():
+    """--ports, with what listens on each host while a command runs. [B6]"""
+    ports = range(5000, 5006)
+    with hosts.hosts("ports", "head", "n1", "n2") as made, tempfile.NamedTemporaryFile(delete=False) as stays:
+        j = Launch(made, "--roles", "serve:1,draft:1,target:1", "--model", TARGET, "--draft", DRAFT, "--ports", "5000-5005",
+                   command=("sh", "-c", f"echo up; while [ -e {stays.name} ]; do sleep 0.05; done"))
+        assert j.ranks[0].stdout.readline() == "up\n", j.ranks[0].communicate(timeout=5)
+        n = {}
+        for h in made:
+            open_here = h.run("ss", "-Hltn").stdout.split("\n")
+            listening = [int(x.split()[3].rsplit(":", 1)[1]) for x in open_here if x]
+            assert all(p in ports for p in listening), (h.name, open_here)
+            n[h.name] = len(listening)
+        assert n == {"head": 2, "n1": 0, "n2": 1}, n
+        os.unlink(stays.name)
+        j.end()
+    with hosts.hosts("narrow", "head", "n1") as made:  # rank 0 has it, and the orchestrator finds none
+        _, err = Launch(made, "--roles", "serve:1,target:1", "--model", TARGET, "--ports", "5000-5000", "--start-within",
+                        "5").end(status=1)
+        assert "5000" in err and "in use" in err, err
+
+
+@case_if(LACKS_SLOW)
+def a_job_over_a_slow_and_lossy_network():
+    """30 ms there and back, and every fiftieth packet is lost: the same text, with trees."""
+    with slow_net.slow_hosts("lossy", "head", "n1", "n2", delay_s=0.015, loss=0.02) as (net, made):
+        out, err = Launch(made, "--roles", "serve:1,draft:1,target:1", "--model", TARGET, "--draft", DRAFT).end(seconds=180)
+        check(out, err, 3)
+        assert net.n_lost > 0 and net.n_sent > 200, (net.n_lost, net.n_sent)
+        print(f"# {net.n_lost} of {net.n_sent} packets were lost; "
+              f"{answer(out)['metrics']['decode_tokens_per_second']:.1f} tokens/s")
+
+
+def run():
+    lacking = {x for x in (LACKS, LACKS_SLOW) if x}
+    if not CASES:
+        print(f"1..0 # SKIP {', '.join(sorted(lacking))}")
+        return 0
+    status = main(len(lacking))
+    for i, why in enumerate(sorted(lacking), len(CASES) + 1):
+        print(f"ok {i} - more hosts # SKIP {why}")
+    return status
+
+
+sys.exit(run())
