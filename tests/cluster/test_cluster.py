@@ -243,6 +243,41 @@ def mpirun_killed_drafter():
 
 
 @case
+def mpirun_that_starts_nothing():
+    """What mpirun refuses to start never says that it is up. [E3]"""
+    done = job("mpirun", "--allow-run-as-root", "-np", "99", GRAFT, "launch", *PAIR)
+    assert "roles are up" not in done.stderr and "graft launch: rank" not in done.stderr, done.stderr
+
+
+@case
+def lines_are_whole():
+    """Ranks and their workers that say much: no line stands in another. [E7]"""
+    done = job(*MPIRUN, "--tag-output", "-np", "8", GRAFT, "launch", "--roles", "serve:1,draft:3,target:4", *PAIR[2:], "--threads",
+               "1", "--draft-threads", "1", "--kv-blocks", "64", "--log-level", "debug", "--", *TURN, "--max-tokens",
+               "64", GRAFT_LOG="debug")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0 and len(lines) > 60, (done.returncode, len(lines))
+    begins = [len(re.findall(r"\d\d:\d\d:\d\d\.\d{3} \S+ (?:\S+ )?(?:graft|target|draft)\b.*?: ", x)) for x in lines]
+    assert max(begins) == 1, [x for x, n in zip(lines, begins) if n > 1][:3]
+
+
+@case
+def a_folder_that_shows_names_late():
+    """A name that is there only after the folder was listed, as over NFS: the ranks find each other all the same. [F1]"""
+    folder = path("late")
+    os.mkdir(folder, 0o700)
+    late = {"LD_PRELOAD": os.path.join(BUILD, "tests/cluster/liblate_folder.so"), "GRAFT_LATE_DIR": folder}
+    with open(os.path.join(folder, "there"), "w", encoding="utf-8"):
+        pass
+    assert job("cat", os.path.join(folder, "there"), **late).returncode != 0  # it does hide names
+    os.unlink(os.path.join(folder, "there"))
+    wrapper = "[ $OMPI_COMM_WORLD_RANK = 0 ] && sleep 0.5; exec \"$@\""  # the others look before anything is there
+    done = job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN,
+               "--max-tokens", "16", **late)
+    assert ids_of(done) == plain(16)
+
+
+@case
 def mpirun_other_environment():
     """A variable that one rank alone has: the line names rank and variable. [B9]"""
     wrapper = "[ $OMPI_COMM_WORLD_RANK = 1 ] && export GRAFT_X=1; exec \"$@\""
@@ -433,6 +468,7 @@ def gpus_by_place():
             has(done, *words)
         else:  # the workers were told their GPUs, which are not there; the first to say so ends the job
             assert any(w in done.stderr for w in words), done.stderr
+    fake["CUDA_VISIBLE_DEVICES"] = "GPU-4d1f,MIG-GPU-x/1/0"  # the driver is asked, whatever stands there [D3]
     done = job(*MPIRUN, "-np", "4", GRAFT, "launch", "--roles", "serve:1,target:3", *roles[2:], FAKE_GPUS="2", **fake)
     has(done, "rank 3 on host", "sees 2 GPUs, and 3 ranks of that host want one", "--share-gpu")
 
@@ -690,6 +726,18 @@ def srun_sources():
         done = job("srun", "-n1", "-J", name, GRAFT, "launch", "--ranks", "none", *dry[2:])
         assert done.returncode != 0
         has(done, "none has started 1")
+
+
+@slurm
+def multi_prog():
+    """srun --multi-prog: a line for rank 0 and one for the others; a rank that no line has is told. [A10]"""
+    lines, line = path("multi.conf"), " ".join((GRAFT, "launch", *PAIR, "--job-dir", path("multi"), "--start-within", "4"))
+    for spans, up in ((("0", "1-2"), True), (("0", "1"), False)):
+        with open(lines, "w", encoding="utf-8") as f:
+            f.write(f"{spans[0]} {line} -- true\n{spans[1]} {line}\n")
+        done = job("srun", "-N1", "-n3", "--kill-on-bad-exit=0", "--multi-prog", lines)
+        assert ("all 3 roles are up" in done.stderr) == up and (done.returncode == 0) == up, done.stderr
+        assert up or "no record for task id 2" in done.stderr, done.stderr
 
 
 @slurm
