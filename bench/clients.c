@@ -26,6 +26,7 @@ struct totals {
     double rounds, drafts, accepted, bare_rounds, verify_ms, wait_ms, drafter_ms, host_ms, life_ms;
     double first_ms[GR_BENCH_PROMPT_MAX + GR_CROWD_MAX]; /* of all sessions, in any order */
     int n_first;
+    int n_undrafted; /* sessions that a drafter which was there did not work for */
     char transport[GR_TRANSPORT_NAME_MAX];
 };
 
@@ -55,6 +56,7 @@ static void add_session(struct totals *t, const struct gr_crowd_session *s)
     t->life_ms += 1e-6 * (double)(m->last_token_ns - m->first_token_ns);
     t->own_tokens += s->n_token - 1.0;
     t->first_ms[t->n_first++] = 1e-6 * (double)(s->first_ns - s->asked_ns);
+    t->n_undrafted += s->undrafted;
     if (m->transport[0] != '\0') {
         memcpy(t->transport, m->transport, sizeof(t->transport));
     }
@@ -107,7 +109,7 @@ static uint64_t digest(const struct gr_prompt_set *s)
 static const char *const columns[] = {"sessions",      "mode",      "rep",          "tok/s",        "tok/s a client",
                                       "least client",  "ttft ms",   "all decode %", "acceptance",   "tokens per round",
                                       "round ms",      "verify ms", "draft ms",     "transport ms", "host ms",
-                                      "bare rounds %", "transport", "shares",       "texts"};
+                                      "bare rounds %", "undrafted", "transport",    "shares",       "texts"};
 
 static double over(double a, double b)
 {
@@ -141,6 +143,7 @@ static void print_row(struct gr_table *t, const struct bench *b, int n, bool tre
     gr_table_number(t, trees ? over(s->wait_ms - s->drafter_ms, s->rounds) : NAN, 4);
     gr_table_number(t, over(s->host_ms, s->rounds), 4);
     gr_table_number(t, trees ? over(100.0 * s->bare_rounds, s->rounds) : NAN, 1);
+    gr_table_number(t, trees ? (double)s->n_undrafted : NAN, 0);
     if (s->transport[0] != '\0') {
         gr_table_text(t, s->transport);
     } else {

@@ -117,9 +117,10 @@ static void on_commit(struct gr_crowd *c, struct gr_crowd_session *s, const stru
     c->n_token += k->ids.n;
 }
 
-static void on_finished(struct gr_crowd *c, const struct gr_crowd_session *s, const struct gr_msg *m)
+static void on_finished(struct gr_crowd *c, struct gr_crowd_session *s, const struct gr_msg *m)
 {
     c->n_running--;
+    s->undrafted = m->finished.undrafted[0] != '\0';
     if (m->finished.finish == GR_FINISH_ERROR) {
         fail(c, m->finished.text);
     } else if (c->decodes && s->n_token != c->max_tokens) {

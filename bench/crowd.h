@@ -19,6 +19,7 @@ struct gr_crowd_session {
     uint64_t *when_ns; /* (max_tokens): when each came */
     uint32_t n_token;
     uint64_t asked_ns, first_ns;       /* of the first turn: when it was asked for, when its token came */
+    bool undrafted;                    /* a drafter was there that did not work for it, in the second turn */
     uint64_t drafter_ns;               /* of the waits for trees in the second turn, the drafter's own time */
     struct gr_session_metrics metrics; /* of the second turn */
 };

@@ -109,13 +109,21 @@ static void judge(struct gr_fleet *f, const struct gr_sweep_site *site)
     }
 }
 
+static bool has_room(int n_worker, const char *role, int n_session, char *why)
+{
+    const int n_most = n_worker * GR_FLEET_SESSION_MAX;
+    if (n_session > n_most) {
+        snprintf(why, GR_FLEET_WHY_MAX, "%d sessions: %d %s%s room for %d", n_session, n_worker, role,
+                 n_worker == 1 ? " has" : "s have", n_most);
+    }
+    return n_session <= n_most;
+}
+
 void gr_fleet_refuses(const struct gr_fleet *f, int n_session, char why[static GR_FLEET_WHY_MAX])
 {
-    const int n_most = f->n_target * GR_FLEET_SESSION_MAX;
     why[0] = '\0';
-    if (n_session > n_most) {
-        snprintf(why, GR_FLEET_WHY_MAX, "%d sessions: %d target%s room for %d", n_session, f->n_target,
-                 f->n_target == 1 ? " has" : "s have", n_most);
+    if (has_room(f->n_target, "target", n_session, why) && !f->whole) {
+        (void)has_room(f->n_draft, "drafter", n_session, why);
     }
 }
 

@@ -96,16 +96,20 @@ static double over_rival(const struct report *r, const struct gr_point *p, enum 
     return rival != NULL && p->n_run > 0 ? p->speed / rival->speed : NAN;
 }
 
+/* What is to be known of a figure. */
 static void print_note(struct gr_table *t, const struct gr_point *p)
 {
-    char text[96];
-    if (p->why[0] == '\0' && p->together < TOGETHER_MIN) {
-        snprintf(text, sizeof(text), "%.0f %% of the tokens came while all decoded: speed is over all time",
+    char together[96] = "", undrafted[64] = "", note[sizeof(p->why) + 200];
+    if (p->n_run > 0 && p->together < TOGETHER_MIN) {
+        snprintf(together, sizeof(together), "%.0f %% of the tokens came while all decoded: speed is over all time",
                  p->together);
-        gr_table_text(t, text);
-        return;
     }
-    print_text(t, p->why);
+    if (p->undrafted > 0.0) {
+        snprintf(undrafted, sizeof(undrafted), "%.0f sessions had no drafter", p->undrafted);
+    }
+    snprintf(note, sizeof(note), "%s%s%s%s%s", p->why, p->why[0] != '\0' && together[0] != '\0' ? "; " : "", together,
+             undrafted[0] != '\0' && (p->why[0] != '\0' || together[0] != '\0') ? "; " : "", undrafted);
+    print_text(t, note);
 }
 
 static void print_point(struct gr_table *t, const struct report *r, const struct gr_point *p)

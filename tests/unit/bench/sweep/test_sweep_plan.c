@@ -145,8 +145,10 @@ static void test_room(void **state)
                                (struct gr_sweep_site){.n_host = 1, .n_device = 4, .one_gpu = true}),
                         "tp 2: graft launch gives a target one GPU");
     char why[GR_FLEET_WHY_MAX];
-    gr_fleet_refuses(&pinned, 512, why);
+    gr_fleet_refuses(&pinned, 256, why);
     assert_string_equal(why, "");
+    gr_fleet_refuses(&pinned, 512, why);
+    assert_string_equal(why, "512 sessions: 1 drafter has room for 256");
     gr_fleet_refuses(&pinned, 513, why);
     assert_string_equal(why, "513 sessions: 2 targets have room for 512");
 }
