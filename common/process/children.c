@@ -95,6 +95,32 @@ static enum gr_status start(struct gr_children *c, struct gr_child *k)
     return GR_OK;
 }
 
+static void free_words(char **word)
+{
+    for (int i = 0; word != NULL && word[i] != NULL; i++) {
+        free(word[i]);
+    }
+    free(word);
+}
+
+/* NULL: no memory. */
+static char **copy_words(const char *const *word)
+{
+    size_t n = 0;
+    while (word[n] != NULL) {
+        n++;
+    }
+    char **copy = calloc(n + 1, sizeof(*copy));
+    for (size_t i = 0; copy != NULL && i < n; i++) {
+        copy[i] = strdup(word[i]);
+        if (copy[i] == NULL) {
+            free_words(copy);
+            copy = NULL;
+        }
+    }
+    return copy;
+}
+
 enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
                                  const struct gr_child_rule *rule, int *index_out)
 {
@@ -105,14 +131,13 @@ enum gr_status gr_children_start(struct gr_children *c, const char *name, const 
         log_error("eventfd: %s", strerror(errno));
         return GR_EIO;
     }
-    bool copied = (k->name = strdup(name)) != NULL;
-    for (int i = 0; copied && argv[i] != NULL; i++) {
-        GR_ASSERT(i < GR_CHILD_ARG_MAX);
-        k->argv[i] = strdup(argv[i]);
-        copied = k->argv[i] != NULL;
-    }
-    if (!copied) {
+    k->name = strdup(name);
+    k->argv = copy_words(argv);
+    if (k->name == NULL || k->argv == NULL) {
         log_error("out of memory");
+        free(k->name);
+        free_words(k->argv);
+        close(k->joined_fd);
         return GR_ENOMEM;
     }
     *index_out = c->n++;
@@ -330,9 +355,7 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
             kill(k->pid, SIGKILL);
             waitpid(k->pid, NULL, 0);
         }
-        for (int a = 0; k->argv[a] != NULL; a++) {
-            free(k->argv[a]);
-        }
+        free_words(k->argv);
         free(k->name);
         close(k->joined_fd);
     }

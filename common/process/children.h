@@ -26,8 +26,8 @@ struct gr_child_rule {
 };
 
 struct gr_child {
-    char *name;                       /* for messages, "the NAME is back"; owned */
-    char *argv[GR_CHILD_ARG_MAX + 1]; /* owned strings, NULL-terminated */
+    char *name;  /* for messages, "the NAME is back"; owned */
+    char **argv; /* owned, NULL-terminated */
     struct gr_child_rule rule;
     struct gr_restart restart;
     pid_t pid;                     /* 0: not running */
