@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/process/program.h"
 #include "simulate/fleet.h"
+#include "simulate/orch_cost.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -112,7 +113,9 @@ static double quotient(double a, double b)
     return b > 0.0 ? a / b : NAN;
 }
 
-/* Which of them is busiest, as far as it is nearly always busy. */
+#define LATE_NS 1e8 /* messages that wait for so long: the orchestrator does not keep up, while targets run on */
+
+/* Which of them is busiest. */
 static const char *limit_of(const struct run *run)
 {
     const struct gr_fleet_result *r = &run->r;
@@ -124,6 +127,9 @@ static const char *limit_of(const struct run *run)
                {"links", r->link_busy_most},
                {"orchestrator", r->orch_busy}};
     size_t best = 0;
+    if (r->mean_wait_ns > LATE_NS) {
+        return "orchestrator";
+    }
     for (size_t i = 1; i < GR_ARRAY_LEN(all); i++) {
         best = all[i].busy > all[best].busy ? i : best;
     }
@@ -204,6 +210,36 @@ static enum gr_status run_all(const struct bench *b)
     return GR_OK;
 }
 
+/* ---- the orchestrator alone ---- */
+
+#define N_ROUND 101
+
+static enum gr_status measure_orchestrator(const struct bench *b)
+{
+    static const char *const names[] = {"targets", "sessions", "ns/COMMIT", "ns/look", "ns/round"};
+    struct gr_table t;
+    gr_table_begin(
+        &t, gr_bench_format(&b->o), stdout, "simulate",
+        "the orchestrator's machine alone, fed with COMMITs of one token: CPU time, medians of 101 rounds; a "
+        "look around follows each target's batch; a round of a session: its COMMIT and its share of the looks",
+        names, (int)GR_ARRAY_LEN(names));
+    for (int i = 0; i < b->n_fleet; i++) {
+        for (int k = 0; k < b->o.simulate_sessions.n; k++) {
+            const int n_target = b->fleet[i].n_target;
+            const int n_session = (int)b->o.simulate_sessions.value[k];
+            struct gr_orch_cost c;
+            GR_TRY(gr_orch_cost_measure(n_target, n_session, N_ROUND, &c));
+            gr_table_number(&t, n_target, 0);
+            gr_table_number(&t, n_session, 0);
+            gr_table_number(&t, c.commit_ns, 0);
+            gr_table_number(&t, c.look_ns, 0);
+            gr_table_number(&t, c.commit_ns + c.look_ns * n_target / n_session, 0);
+        }
+    }
+    gr_table_end(&t);
+    return GR_OK;
+}
+
 /* ---- options ---- */
 
 /* T+D,T+D,... */
@@ -235,6 +271,10 @@ int gr_bench_simulate(int argc, char **argv)
         return status;
     }
     enum gr_status st = read_fleets(&b, b.o.fleets);
+    if (st == GR_OK && b.o.orchestrator) {
+        st = measure_orchestrator(&b);
+        return st == GR_OK ? 0 : gr_program_refused(st);
+    }
     if (st == GR_OK) {
         st = gr_costs_file_load(gr_bench_path_of(&b.o, GR_BENCH_OPTION_costs), &b.file);
     }
