@@ -97,7 +97,7 @@ enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out)
 /* An option's value as the workers take it. */
 static void put_text(const struct gr_bench_options *o, enum gr_bench_option_id id, char *out, size_t cap)
 {
-    char text[64];
+    char text[GR_OPTION_TEXT_MAX];
     snprintf(out, cap, "%s", gr_option_text(&o->values, gr_bench_option(id), text));
 }
 

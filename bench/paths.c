@@ -48,7 +48,7 @@ const char *gr_bench_path(const char *relative)
 
 const char *gr_bench_path_of(const struct gr_bench_options *o, enum gr_bench_option_id id)
 {
-    char unused[64];
+    char unused[GR_OPTION_TEXT_MAX];
     const char *text = gr_option_text(&o->values, gr_bench_option(id), unused);
     return gr_bench_is_given(o, id) || text == NULL ? text : gr_bench_path(text);
 }

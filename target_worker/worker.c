@@ -7,6 +7,7 @@
 #include "common/process/ranks.h"
 #include "model/files/capture.h"
 #include "model/cuda/llama.h"
+#include "model/cuda/ranks_make.h"
 #include "common/base/device.h"
 #include "model/kv/kv_size.h"
 #include "model/llama.h"
@@ -226,16 +227,32 @@ static int rank_threads(const struct gr_target_options *o)
     return o->n_thread > 0 || o->n_rank == 1 ? o->n_thread : GR_MAX(gr_cpu_count() / o->n_rank, 1);
 }
 
+/* How GPUs of a group exchange sums. Rank 0 looks at all of them, so that one line tells what is wrong with one. */
+static enum gr_status choose_exchange(const struct gr_target_options *o, struct gr_llama_config *c)
+{
+    if (!gr_devices_on_gpu(&o->devices)) {
+        return GR_OK;
+    }
+    for (int i = 0; o->ranks->rank == 0 && i < o->n_rank; i++) {
+        GR_TRY(gr_device_check(o->devices.device[i]));
+    }
+    c->gpu_ranks = gr_cuda_ranks_maker_of((enum gr_cuda_ranks_kind)o->rank_transport, o->rank_allreduce);
+    return c->gpu_ranks != NULL ? GR_OK : GR_EUNSUPPORTED;
+}
+
+/* In the thread that has seen a rank's end, before the process ends: kernels that wait for it go on. */
+static void abort_group(void *group)
+{
+    gr_group_abort_device(group);
+}
+
 /* This process's place in the group. Rank 0 starts the others, once it is known that the model can be split so. */
 static enum gr_status open_group(struct worker *w, const struct gr_target_options *o, const struct gr_hf_config *hf,
                                  struct gr_llama_config *c)
 {
     struct gr_ranks *ranks = o->ranks;
     GR_TRY(gr_shard_check(o->model, hf, o->n_rank));
-    if (o->device != GR_DEVICE_CPU) {
-        log_error("--tensor-parallel-size %d: this version splits a model on CPUs only; take --device cpu", o->n_rank);
-        return GR_EUNSUPPORTED;
-    }
+    GR_TRY(choose_exchange(o, c));
     if (ranks->rank == 0) {
         GR_TRY(gr_ranks_start(ranks, o->n_rank, o->argv));
     }
@@ -249,6 +266,7 @@ static enum gr_status open_group(struct worker *w, const struct gr_target_option
                                              .limit_ns = o->rank_limit_ns,
                                              .n_spin = roomy ? GROUP_SPINS : 0};
     GR_TRY(gr_group_memory_create(&g, &w->group));
+    gr_ranks_abort_with(ranks, abort_group, w->group);
     c->group = w->group;
     c->n_thread = rank_threads(o);
     return GR_OK;
@@ -434,6 +452,7 @@ static void destroy(struct worker *w, const struct gr_target_options *o)
 {
     if (w->group != NULL) {
         gr_ranks_let_go(o->ranks);
+        gr_ranks_abort_with(o->ranks, NULL, NULL);
     }
     gr_worker_io_destroy(w->io);
     gr_target_destroy(w->target);

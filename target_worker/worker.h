@@ -3,6 +3,7 @@
 #ifndef GR_TARGET_WORKER_WORKER_H
 #define GR_TARGET_WORKER_WORKER_H
 
+#include "common/base/device.h"
 #include "common/base/status.h"
 #include "model/files/tuned.h"
 #include "transport/transport.h"
@@ -22,13 +23,16 @@ struct gr_target_options {
     const char *join;             /* orchestrator HOST:PORT */
     const char *listen;           /* data endpoint HOST:PORT; NULL for a co-located pair */
     int spin_ms;                  /* worker_options.h */
-    int device;                   /* of cuda:N; GR_DEVICE_CPU */
+    int device;                   /* of cuda:N; GR_DEVICE_CPU. In a group this rank's */
+    struct gr_devices devices;    /* of all ranks */
     int dtype;                    /* enum gr_weights_as */
     const char *geometry;         /* NULL: as in the folder; else expanded in memory (model/load/expand.h) */
     const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
     const char *isa;              /* CPU kernels or NULL */
     int n_thread;                 /* 0: all CPUs, which the ranks of a group share */
     int n_rank;                   /* of the tensor-parallel group that this target is; 1: none */
+    int rank_transport;           /* enum gr_cuda_ranks_kind: how GPUs of a group exchange sums */
+    bool rank_allreduce;          /* in NCCL's order, instead of the unsplit model's */
     uint64_t rank_limit_ns;       /* that a rank waits for another in a pass */
     struct gr_ranks *ranks;       /* borrowed: of this process where a rank 0 has started it, else not started yet */
     char *const *argv;            /* borrowed; of this process, for the other ranks */

@@ -77,7 +77,7 @@ static inline const struct gr_option *gr_bench_option(enum gr_bench_option_id id
 /* The text of a CHOICE, or NULL where none was given. */
 static inline const char *gr_bench_choice(const struct gr_bench_options *o, enum gr_bench_option_id id)
 {
-    char unused[64];
+    char unused[GR_OPTION_TEXT_MAX];
     return gr_option_text(&o->values, gr_bench_option(id), unused);
 }
 static inline bool gr_bench_is_given(const struct gr_bench_options *o, enum gr_bench_option_id id)

@@ -8,6 +8,7 @@
 #ifndef GR_COMMON_OPTIONS_OPTION_H
 #define GR_COMMON_OPTIONS_OPTION_H
 
+#include "common/base/device.h"
 #include "common/base/status.h"
 
 #include <stdbool.h>
@@ -18,13 +19,13 @@
 #define GR_OPTION_ROW_MAX 192   /* of a table */
 #define GR_OPTION_WORDS_MAX 288 /* texts of a WORDS option: the results of all commands of a gates file */
 #define GR_OPTION_IDS_MAX 64    /* ids of an IDS option */
-#define GR_OPTION_LIST_MAX 32   /* values of CHOICES, COUNTS and DEVICES */
-#define GR_OPTION_MAP_MAX 300   /* pairs of a MAP */
+#define GR_OPTION_LIST_MAX 32   /* values of CHOICES and COUNTS */
+#define GR_OPTION_TEXT_MAX GR_DEVICES_TEXT
+#define GR_OPTION_MAP_MAX 300 /* pairs of a MAP */
 #define GR_OPTION_SECRET_MAX 256
-#define GR_OPTION_WORKERS_MAX 16      /* items of a WORKERS option */
-#define GR_OPTION_WORKER_DEVICE_MAX 8 /* devices of such an item */
-#define GR_AUTO (-1)                  /* the value of an AUTO or COUNTS option that says auto */
-#define GR_UNSET (-1)                 /* the value of a CHOICE without a default that was not given */
+#define GR_OPTION_WORKERS_MAX 16 /* items of a WORKERS option */
+#define GR_AUTO (-1)             /* the value of an AUTO or COUNTS option that says auto */
+#define GR_UNSET (-1)            /* the value of a CHOICE without a default that was not given */
 
 /* What a value is, with the member that holds it.
  * FLAG: true or false. TEXT: anything. CHOICE: one of the row's choices, by its place there. INT: a whole number.
@@ -89,10 +90,9 @@ struct gr_option_secret {
 /* An item of a YAML list of workers. */
 struct gr_option_worker {
     int64_t count;
-    const char *host;                        /* NULL: this one */
-    int device[GR_OPTION_WORKER_DEVICE_MAX]; /* dealt out to the count in turn */
-    int n_device;                            /* 0: none is said */
-    int64_t tp;                              /* ranks that share its model: 1, 2, 4 or 8 */
+    const char *host;          /* NULL: this one */
+    struct gr_devices devices; /* dealt out to the count in turn; n 0: not said */
+    int64_t tp;                /* ranks that share its model: 1, 2, 4 or 8; 0: not said */
 };
 
 struct gr_option_workers {
@@ -124,7 +124,7 @@ struct gr_option_rest {
 #define GR_SLOT_IDS struct gr_option_ids
 #define GR_SLOT_CHOICES struct gr_option_list
 #define GR_SLOT_COUNTS struct gr_option_list
-#define GR_SLOT_DEVICES struct gr_option_list
+#define GR_SLOT_DEVICES struct gr_devices
 #define GR_SLOT_MAP struct gr_option_map
 
 /* Where an option got its value from; a higher one wins. */
@@ -277,9 +277,10 @@ GR_NODISCARD enum gr_status gr_option_set_worker(struct gr_option_worker *w, con
                                                  const char *value);
 /* The keys of an item; NULL after the last. */
 extern const char *const gr_option_worker_keys[];
-/* The value as a text that gr_option_set() would take; NULL: there is none, or it is a list, or secret. text: used
- * where it is a number. */
-const char *gr_option_text(const struct gr_option_values *v, const struct gr_option *option, char text[static 64]);
+/* The value as a text that gr_option_set() would take; NULL: there is none, or it is another list, or secret. text:
+ * used where it is a number, or devices. */
+const char *gr_option_text(const struct gr_option_values *v, const struct gr_option *option,
+                           char text[static GR_OPTION_TEXT_MAX]);
 /* "1 .. 63", "cpu, cuda:N": what is allowed, in few words. */
 void gr_option_range(const struct gr_option *option, char text[static 160]);
 /* May it be given several times, or as a list? */

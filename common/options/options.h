@@ -55,6 +55,8 @@ enum gr_views_choice { GR_VIEWS_OFF, GR_VIEWS_ON };
 enum gr_reduce_choice { GR_REDUCE_MEAN, GR_REDUCE_MAX };
 enum gr_transport_choice { GR_CHOICE_LOOP, GR_CHOICE_SHM, GR_CHOICE_TCP, GR_CHOICE_VERBS };
 enum gr_verbs_choice { GR_VERBS_ONE_SIDED, GR_VERBS_TWO_SIDED };
+enum gr_tp_transport_choice { GR_CHOICE_TP_AUTO, GR_CHOICE_TP_PEER, GR_CHOICE_TP_NCCL };
+enum gr_tp_allreduce_choice { GR_CHOICE_TP_TREE, GR_CHOICE_TP_ALLREDUCE_NCCL };
 enum gr_thinking_choice { GR_CHOICE_THINKING_ON, GR_CHOICE_THINKING_OFF };
 /* enum gr_ranks (orchestrator/launch/who.h) has their meaning. */
 enum gr_ranks_choice {
@@ -109,7 +111,7 @@ const char *gr_option_shown(const struct gr_options *o, enum gr_option_id id, ch
 /* The text of a CHOICE, or NULL where none was given. */
 static inline const char *gr_option_choice(const struct gr_options *o, enum gr_option_id id)
 {
-    char unused[64];
+    char unused[GR_OPTION_TEXT_MAX];
     return gr_option_text(&o->values, &gr_option_rows[id], unused);
 }
 

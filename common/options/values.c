@@ -336,30 +336,34 @@ static enum gr_status add_pair(const struct gr_option *option, const char *item,
     return GR_OK;
 }
 
-static bool parse_item(const struct gr_option *option, const char *what, const char *item, int64_t *out)
+static bool parse_item(const struct gr_option *option, const char *item, int64_t *out)
 {
-    int device = 0;
-    switch (option->kind) {
-    case GR_KIND_CHOICES:
+    if (option->kind == GR_KIND_CHOICES) {
         *out = find_choice(option, item);
         return *out >= 0;
-    case GR_KIND_DEVICES:
-        if (gr_device_parse(what, item, &device) != GR_OK) {
-            return false;
-        }
-        *out = device;
-        return true;
-    default:
-        return option->or_auto ? parse_auto(option, item, out) : parse_count(option, item, out);
     }
+    return option->or_auto ? parse_auto(option, item, out) : parse_count(option, item, out);
 }
 
-static enum gr_status add_value(const struct gr_option *option, const char *what, const char *item,
-                                struct gr_option_list *list)
+static enum gr_status add_device(const struct gr_option *option, const char *what, const char *item,
+                                 struct gr_devices *d)
+{
+    int device = 0;
+    if (gr_device_parse(what, item, &device) != GR_OK) {
+        return GR_ECANCELED; /* it has been told */
+    }
+    if (d->n == most_of(option, GR_DEVICES_MAX)) {
+        return GR_ELIMIT;
+    }
+    d->device[d->n++] = device;
+    return GR_OK;
+}
+
+static enum gr_status add_value(const struct gr_option *option, const char *item, struct gr_option_list *list)
 {
     int64_t value = 0;
-    if (!parse_item(option, what, item, &value)) {
-        return option->kind == GR_KIND_DEVICES ? GR_ECANCELED : GR_EINVAL; /* canceled: it has been told */
+    if (!parse_item(option, item, &value)) {
+        return GR_EINVAL;
     }
     if (list->n == most_of(option, GR_OPTION_LIST_MAX)) {
         return GR_ELIMIT;
@@ -375,16 +379,19 @@ static enum gr_status add_item(const struct gr_option *option, const char *what,
         return add_id(option, item, slot);
     case GR_KIND_MAP:
         return add_pair(option, item, slot);
+    case GR_KIND_DEVICES:
+        return add_device(option, what, item, slot);
     default:
-        return add_value(option, what, item, slot);
+        return add_value(option, item, slot);
     }
 }
 
 static int cap_of(const struct gr_option *option)
 {
-    return option->kind == GR_KIND_IDS   ? GR_OPTION_IDS_MAX
-           : option->kind == GR_KIND_MAP ? GR_OPTION_MAP_MAX
-                                         : GR_OPTION_LIST_MAX;
+    return option->kind == GR_KIND_IDS       ? GR_OPTION_IDS_MAX
+           : option->kind == GR_KIND_MAP     ? GR_OPTION_MAP_MAX
+           : option->kind == GR_KIND_DEVICES ? GR_DEVICES_MAX
+                                             : GR_OPTION_LIST_MAX;
 }
 
 /* Each part of the value between commas. */
@@ -467,8 +474,10 @@ static void begin_list(struct gr_option_values *v, const struct gr_option *optio
         break;
     case GR_KIND_CHOICES:
     case GR_KIND_COUNTS:
-    case GR_KIND_DEVICES:
         ((struct gr_option_list *)(void *)slot)->n *= !higher && !again;
+        break;
+    case GR_KIND_DEVICES:
+        ((struct gr_devices *)(void *)slot)->n *= !higher && !again;
         break;
     default:
         break;
@@ -513,25 +522,8 @@ enum gr_status gr_option_add_worker(struct gr_option_values *v, const struct gr_
     }
     v->source[option - v->table->row] = GR_FROM_YAML;
     *out = &list->item[list->n++];
-    **out = (struct gr_option_worker){.count = 1, .tp = 1};
+    **out = (struct gr_option_worker){.count = 1};
     return GR_OK;
-}
-
-/* With commas between them. */
-static enum gr_status set_worker_devices(struct gr_option_worker *w, const char *what, const char *value)
-{
-    w->n_device = 0;
-    for (const char *at = value;; at += strcspn(at, ",") + 1) {
-        char one[ITEM_MAX];
-        snprintf(one, sizeof(one), "%.*s", (int)strcspn(at, ","), at);
-        if (w->n_device == GR_OPTION_WORKER_DEVICE_MAX) {
-            return too_many(what, GR_OPTION_WORKER_DEVICE_MAX);
-        }
-        GR_TRY(gr_device_parse(what, one, &w->device[w->n_device++]));
-        if (at[strcspn(at, ",")] == '\0') {
-            return GR_OK;
-        }
-    }
 }
 
 enum gr_status gr_option_set_worker(struct gr_option_worker *w, const char *key, const char *what, const char *value)
@@ -552,7 +544,9 @@ enum gr_status gr_option_set_worker(struct gr_option_worker *w, const char *key,
         return GR_OK;
     }
     if (strcmp(key, "device") == 0) {
-        return set_worker_devices(w, what, value);
+        static const struct gr_option devices = {.kind = GR_KIND_DEVICES};
+        w->devices.n = 0;
+        return add_items(&devices, what, value, &w->devices);
     }
     return GR_ENOTFOUND;
 }
@@ -571,16 +565,14 @@ static const char *duration_text(int64_t ns, char text[static 64])
     return text;
 }
 
-static const char *device_text(int device, char text[static 64])
+static const char *devices_text(const struct gr_devices *d, char text[static GR_OPTION_TEXT_MAX])
 {
-    if (device < 0) {
-        return device == GR_DEVICE_CPU ? "cpu" : "cuda:local";
-    }
-    snprintf(text, 64, "cuda:%d", device);
+    gr_devices_text(d, text, GR_OPTION_TEXT_MAX);
     return text;
 }
 
-const char *gr_option_text(const struct gr_option_values *v, const struct gr_option *option, char text[static 64])
+const char *gr_option_text(const struct gr_option_values *v, const struct gr_option *option,
+                           char text[static GR_OPTION_TEXT_MAX])
 {
     const void *slot = (const char *)v + option->at;
     switch (option->kind) {
@@ -608,9 +600,11 @@ const char *gr_option_text(const struct gr_option_values *v, const struct gr_opt
     case GR_KIND_DURATION:
         return duration_text(*(const int64_t *)slot, text);
     case GR_KIND_DEVICE:
-        return device_text(*(const int *)slot, text);
+        return devices_text(&(struct gr_devices){.device = {*(const int *)slot}, .n = 1}, text);
+    case GR_KIND_DEVICES:
+        return devices_text(slot, text);
     default:
-        return NULL; /* no worker is handed a list */
+        return NULL; /* no worker is handed another list */
     }
 }
 

@@ -28,7 +28,7 @@ extern char **environ;
 bool gr_ranks_inherit(struct gr_ranks *r)
 {
     const char *text = getenv(VARIABLE);
-    *r = (struct gr_ranks){.memory_fd = -1};
+    *r = (struct gr_ranks){.memory_fd = -1, .abort_mutex = PTHREAD_MUTEX_INITIALIZER};
     int rank = 0, n_rank = 0, fd = -1;
     const bool is_rank = text != NULL && sscanf(text, "%d,%d,%d", &rank, &n_rank, &fd) == 3 && rank > 0 &&
                          rank < n_rank && n_rank <= GR_RANKS_MAX && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
@@ -122,9 +122,27 @@ static int wait_for(pid_t pid)
     return status;
 }
 
-/* A rank is gone. One that has failed by itself has said why, and would again. */
-static void end_with(const struct gr_ranks *r, int rank, int status)
+static void abort_waits(struct gr_ranks *r)
 {
+    pthread_mutex_lock(&r->abort_mutex);
+    if (r->abort != NULL) {
+        r->abort(r->abort_ctx);
+    }
+    pthread_mutex_unlock(&r->abort_mutex);
+}
+
+void gr_ranks_abort_with(struct gr_ranks *r, void (*abort)(void *ctx), void *ctx)
+{
+    pthread_mutex_lock(&r->abort_mutex);
+    r->abort = abort;
+    r->abort_ctx = ctx;
+    pthread_mutex_unlock(&r->abort_mutex);
+}
+
+/* A rank is gone. One that has failed by itself has said why, and would again. */
+static void end_with(struct gr_ranks *r, int rank, int status)
+{
+    abort_waits(r);
     if (WIFSIGNALED(status)) {
         log_error("rank %d of %d was killed by signal %d (%s): the tensor-parallel group ends", rank, r->n_rank,
                   WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -196,7 +214,9 @@ static void kill_and_wait(const struct gr_ranks *r)
 enum gr_status gr_ranks_start(struct gr_ranks *r, int n_rank, char *const *argv)
 {
     GR_ASSERT(n_rank >= 2 && n_rank <= GR_RANKS_MAX);
-    *r = (struct gr_ranks){.n_rank = n_rank, .memory_fd = memfd_create("graft-group", MFD_CLOEXEC)};
+    *r = (struct gr_ranks){.n_rank = n_rank,
+                           .memory_fd = memfd_create("graft-group", MFD_CLOEXEC),
+                           .abort_mutex = PTHREAD_MUTEX_INITIALIZER};
     if (r->memory_fd < 0) {
         log_error("memory for a group of %d ranks: memfd_create: %s", n_rank, strerror(errno));
         return GR_EIO;

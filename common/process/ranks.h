@@ -27,6 +27,9 @@ struct gr_ranks {
     int alive_fd[GR_RANKS_MAX];
     pthread_t watcher;
     bool watches;
+    pthread_mutex_t abort_mutex;
+    void (*abort)(void *ctx); /* NULL: none */
+    void *abort_ctx;
     atomic_bool ending; /* their end is no loss any more */
 };
 
@@ -38,6 +41,9 @@ const char *gr_ranks_role(const struct gr_ranks *r, const char *program);
 GR_NODISCARD enum gr_status gr_ranks_start(struct gr_ranks *r, int n_rank, char *const *argv);
 /* The memory that all ranks see, zeros at first. The same size on all of them. */
 GR_NODISCARD enum gr_status gr_ranks_map(struct gr_ranks *r, size_t bytes);
+/* What the thread that watches calls before it ends the process, so that what waits for the rank that is gone goes on.
+ * It must not wait itself. NULL: nothing, from the return on. */
+void gr_ranks_abort_with(struct gr_ranks *r, void (*abort)(void *ctx), void *ctx);
 /* From here on an end of the others is none that ends this process. */
 void gr_ranks_let_go(struct gr_ranks *r);
 /* Waits until they have ended, for a short while, then kills them. */

@@ -3,6 +3,7 @@
 #include "model/cuda/eagle3.h"
 #include "model/cuda/far_memory.h"
 #include "model/cuda/llama.h"
+#include "model/cuda/ranks_make.h"
 #include "common/base/device.h"
 
 bool gr_cuda_is_built(void)
@@ -46,6 +47,14 @@ bool gr_cuda_device_pci(int device, char out[32])
     (void)device;
     (void)out;
     return false;
+}
+
+const struct gr_cuda_ranks_maker *gr_cuda_ranks_maker_of(enum gr_cuda_ranks_kind kind, bool allreduce)
+{
+    (void)kind;
+    (void)allreduce;
+    log_error("groups of GPUs are not part of this build (no CUDA toolkit was found); take cpu");
+    return NULL;
 }
 
 enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, double *flops)

@@ -20,6 +20,7 @@
 
 #include "common/base/status.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -55,6 +56,10 @@ struct gr_group {
     uint64_t step;         /* of the pass that is computed, for messages; written by who runs it */
     uint64_t limit_ns;     /* 0: none, while a rank has nothing to do but to wait for the next step */
     enum gr_status status; /* GR_OK, or what the group has failed with */
+    /* Where ranks wait for each other on a device as well: what ends these waits in this process. Set and taken away
+     * by what is there (cuda/ranks_peer.c); NULL: nothing. */
+    void *_Atomic device;
+    void (*abort_device)(void *device);
 };
 
 /* out (n): may not overlap part. n at most n_part_max. */
@@ -70,6 +75,14 @@ GR_NODISCARD static inline enum gr_status gr_group_gather(struct gr_group *g, co
 GR_NODISCARD static inline enum gr_status gr_group_broadcast(struct gr_group *g, void *data, size_t bytes)
 {
     return g->status != GR_OK ? g->status : g->ops->broadcast(g, data, bytes);
+}
+/* From any thread; never waits. */
+static inline void gr_group_abort_device(struct gr_group *g)
+{
+    void *device = atomic_load(&g->device);
+    if (device != NULL) {
+        g->abort_device(device);
+    }
 }
 static inline void gr_group_destroy(struct gr_group *g)
 {

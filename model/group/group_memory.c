@@ -96,6 +96,7 @@ static void memory_abort(struct gr_group *g)
     struct memory_group *m = of(g);
     uint32_t nobody = 0;
     (void)atomic_compare_exchange_strong(&m->shared->aborted, &nobody, (uint32_t)g->rank + 1);
+    gr_group_abort_device(g);
     for (int r = 0; r < g->n_rank; r++) {
         wake(&m->shared->rank[r].written);
         wake(&m->shared->rank[r].read);

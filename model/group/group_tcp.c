@@ -106,6 +106,7 @@ static struct flow flow_of(struct gr_group_call *call, void *data, size_t bytes)
 /* The others' calls end, too: their ends of the connections close. */
 static void tcp_abort(struct gr_group *g)
 {
+    gr_group_abort_device(g);
     for (int r = 0; r < g->n_rank; r++) {
         if (r != g->rank) {
             (void)shutdown(of(g)->fd[r], SHUT_RDWR);

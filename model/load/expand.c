@@ -13,6 +13,7 @@
 static const struct gr_geometry geometries[] = {
     {"llama-3.2-1b", 2048, 16, 32, 8, 64, 8192, 128256, 32000, 131072},
     {"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 32000, 131072},
+    {"llama-3.3-70b", 8192, 80, 64, 8, 128, 28672, 128256, 32000, 131072},
     /* For tests: a KV head serves two query heads (the demo pair: three), and heads of twice the width. */
     {"test-64", 512, 10, 8, 4, 64, 1280, 4608, 3333, 40000},
     {"test-tp8", 512, 8, 16, 8, 64, 1024, 4608, 3333, 40000}, /* KV heads for eight ranks */

@@ -11,8 +11,9 @@
 struct source {
     const struct gr_option_workers *list;
     enum gr_option_id list_row, count_row, device_row;
-    int64_t count;
-    int device;
+    int64_t count, tp; /* tp: ranks of each, where an item does not say */
+    bool splits;       /* it can have several ranks */
+    struct gr_devices devices;
 };
 
 static bool is_this_host(const char *host)
@@ -31,7 +32,7 @@ static bool was_said(const struct gr_options *o, enum gr_option_id row)
     return o->values.source[row] != GR_FROM_DEFAULT;
 }
 
-static enum gr_status check_item(const char *name, const struct gr_option_worker *w)
+static enum gr_status check_item(const char *name, const struct source *s, const struct gr_option_worker *w)
 {
     if (!is_this_host(w->host)) {
         log_error(
@@ -39,20 +40,21 @@ static enum gr_status check_item(const char *name, const struct gr_option_worker
             name, w->host);
         return GR_EINVAL;
     }
-    if (w->tp != 1) {
-        log_error("%s: tp %d: leave it out, and say --tensor-parallel-size for all targets", name, (int)w->tp);
+    if (w->tp > 1 && !s->splits) {
+        log_error("%s: tp %d: a drafter is not split", name, (int)w->tp);
         return GR_EINVAL;
     }
     return GR_OK;
 }
 
-static enum gr_status add(const char *name, int device, struct gr_crew_role *r)
+static enum gr_status add(const char *name, const struct gr_devices *devices, int64_t tp, struct gr_crew_role *r)
 {
     if (r->n == GR_ORCH_WORKER_MAX) {
         log_error("%s: more than %d workers", name, GR_ORCH_WORKER_MAX);
         return GR_EINVAL;
     }
-    r->device[r->n++] = device;
+    r->devices[r->n] = *devices;
+    r->tp[r->n++] = (int)tp;
     return GR_OK;
 }
 
@@ -61,14 +63,16 @@ static enum gr_status read_list(const struct gr_options *o, const struct source 
     const char *name = gr_option_rows[s->list_row].yaml;
     for (int i = 0; i < s->list->n; i++) {
         const struct gr_option_worker *w = &s->list->item[i];
-        GR_TRY(check_item(name, w));
-        if (w->n_device > 0 && o->values.source[s->device_row] == GR_FROM_YAML) {
+        GR_TRY(check_item(name, s, w));
+        if (w->devices.n > 0 && o->values.source[s->device_row] == GR_FROM_YAML) {
             log_error("%s: its device is said by %s, too; one of them is enough", name,
                       gr_option_rows[s->device_row].yaml);
             return GR_EINVAL;
         }
         for (int64_t k = 0; k < w->count; k++) {
-            GR_TRY(add(name, w->n_device > 0 ? w->device[k % w->n_device] : s->device, out));
+            const struct gr_devices *all = w->devices.n > 0 ? &w->devices : &s->devices;
+            const struct gr_devices own = gr_devices_deal(all, w->tp > 0 ? w->tp : s->tp, k, w->count);
+            GR_TRY(add(name, &own, w->tp, out));
         }
     }
     return GR_OK;
@@ -86,7 +90,8 @@ static enum gr_status read_role(const struct gr_options *o, const struct source 
         return read_list(o, s, out);
     }
     for (int64_t i = 0; i < s->count; i++) {
-        GR_TRY(add(count->name, s->device, out));
+        const struct gr_devices own = gr_devices_deal(&s->devices, s->tp, i, s->count);
+        GR_TRY(add(count->name, &own, 0, out));
     }
     return GR_OK;
 }
@@ -116,13 +121,16 @@ enum gr_status gr_crew_read(const struct gr_options *o, bool several, struct gr_
                                   .count_row = GR_OPTION_n_target,
                                   .device_row = GR_OPTION_target_device,
                                   .count = o->n_target,
-                                  .device = o->target_device};
+                                  .tp = o->tensor_parallel_size,
+                                  .splits = true,
+                                  .devices = o->target_device};
     const struct source draft = {.list = &o->drafts,
                                  .list_row = GR_OPTION_drafts,
                                  .count_row = GR_OPTION_n_draft,
                                  .device_row = GR_OPTION_draft_device,
                                  .count = o->n_draft,
-                                 .device = o->draft_device};
+                                 .tp = 1,
+                                 .devices = {.device = {o->draft_device}, .n = 1}};
     *out = (struct gr_crew){0};
     GR_TRY(read_role(o, &target, &out->target));
     GR_TRY(read_role(o, &draft, &out->draft));
@@ -138,7 +146,7 @@ static int n_on(const struct gr_crew_role *r, int device)
 {
     int n = 0;
     for (int i = 0; i < r->n; i++) {
-        n += r->device[i] == device;
+        n += gr_devices_has(&r->devices[i], device);
     }
     return n;
 }
@@ -147,8 +155,9 @@ int gr_crew_shared_gpu(const struct gr_crew *c)
 {
     const struct gr_crew_role *roles[] = {&c->target, &c->draft};
     for (size_t r = 0; r < GR_ARRAY_LEN(roles); r++) {
-        for (int i = 0; i < roles[r]->n; i++) {
-            const int device = roles[r]->device[i];
+        for (int i = 0; i < roles[r]->n * GR_DEVICES_MAX; i++) {
+            const struct gr_devices *d = &roles[r]->devices[i / GR_DEVICES_MAX];
+            const int device = i % GR_DEVICES_MAX < d->n ? d->device[i % GR_DEVICES_MAX] : GR_DEVICE_CPU;
             if (device != GR_DEVICE_CPU && n_on(&c->target, device) + n_on(&c->draft, device) > 1) {
                 return device;
             }

@@ -9,7 +9,8 @@
 /* The workers of one role. */
 struct gr_crew_role {
     int n;
-    int device[GR_ORCH_WORKER_MAX]; /* an index, or GR_DEVICE_CPU */
+    struct gr_devices devices[GR_ORCH_WORKER_MAX]; /* of a drafter one, of a target one a rank, or cpu */
+    int tp[GR_ORCH_WORKER_MAX];                    /* ranks of a target; 0: its item does not say */
 };
 
 struct gr_crew {
@@ -17,8 +18,8 @@ struct gr_crew {
 };
 
 /* A list's devices are dealt out to the workers of its item in turn; without one it is that of the role's option.
- * several: this command can start more than one of a role. GR_EINVAL (logged): it cannot, a worker is on another host
- * or shared out, list and option both say it, or together they are more than an orchestrator takes. */
+ * several: this command can start more than one of a role. GR_EINVAL (logged): it cannot, a worker is on another host,
+ * list and option both say it, or together they are more than an orchestrator takes. */
 GR_NODISCARD enum gr_status gr_crew_read(const struct gr_options *o, bool several, struct gr_crew *out);
 
 /* One target, and at most one drafter. */

@@ -49,10 +49,18 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
     return GR_OK;
 }
 
-static enum gr_status check_placed(const char *name, const struct gr_crew_role *r)
+static int64_t ranks_of(const struct gr_options *o, int tp)
 {
-    for (int i = 0; i < r->n; i++) {
-        GR_TRY(gr_device_placed(name, r->device[i]));
+    return tp > 0 ? tp : o->tensor_parallel_size;
+}
+
+static enum gr_status check_placed(const struct gr_options *o, const struct gr_crew *c)
+{
+    for (int i = 0; i < c->target.n; i++) {
+        GR_TRY(gr_devices_check("--target-device", &c->target.devices[i], ranks_of(o, c->target.tp[i])));
+    }
+    for (int i = 0; i < c->draft.n; i++) {
+        GR_TRY(gr_device_placed("--draft-device", gr_devices_of(&c->draft.devices[i], 0)));
     }
     return GR_OK;
 }
@@ -61,12 +69,13 @@ static bool is_on_gpu(const struct gr_crew_role *r)
 {
     bool on_gpu = false;
     for (int i = 0; i < r->n; i++) {
-        on_gpu = on_gpu || r->device[i] != GR_DEVICE_CPU;
+        on_gpu = on_gpu || gr_devices_on_gpu(&r->devices[i]);
     }
     return on_gpu;
 }
 
-/* Two processes take turns on one GPU: the drafter of a pair that shares one is to be in the target's process. */
+/* Two processes take turns on one GPU: the drafter of a pair that shares one is to be in the target's process. Of a
+ * group that is rank 0's, and the GPUs of the others are theirs alone. */
 static enum gr_status share_gpu(const struct gr_options *o, struct gr_plan *p)
 {
     const int gpu = gr_crew_shared_gpu(&p->crew);
@@ -77,6 +86,7 @@ static enum gr_status share_gpu(const struct gr_options *o, struct gr_plan *p)
         log_warn("cuda:%d is shared by several workers, which take turns on it", gpu);
         return GR_OK;
     }
+    GR_TRY(gr_devices_beside(&p->crew.target.devices[0], "--draft-device", gpu));
     if (o->transport != GR_UNSET) {
         log_error("--transport %s: both workers are to be on cuda:%d, where two processes would take turns; leave it "
                   "out, or take loop",
@@ -89,8 +99,7 @@ static enum gr_status share_gpu(const struct gr_options *o, struct gr_plan *p)
 
 static enum gr_status check_devices(const struct gr_options *o, struct gr_plan *p)
 {
-    GR_TRY(check_placed("--target-device", &p->crew.target));
-    GR_TRY(check_placed("--draft-device", &p->crew.draft));
+    GR_TRY(check_placed(o, &p->crew));
     GR_TRY(share_gpu(o, p));
     p->target_tuned = o->tuned != NULL && is_on_gpu(&p->crew.target);
     p->draft_tuned = o->tuned != NULL && is_on_gpu(&p->crew.draft);
@@ -135,7 +144,7 @@ static enum gr_status choose_transport(const struct gr_options *o, struct gr_pla
 /* What of --require-gpudirect can be said before workers start; the target tells the rest. It wants RDMA as well. */
 static enum gr_status check_gpudirect(struct gr_options *o)
 {
-    const char *why = o->target_device == GR_DEVICE_CPU     ? "the target is on CPUs (--target-device cuda:N)"
+    const char *why = !gr_devices_on_gpu(&o->target_device) ? "the target is on CPUs (--target-device cuda:N)"
                       : o->verbs_mode == GR_VERBS_TWO_SIDED ? "--verbs-mode two_sided receives into the host's memory"
                       : o->disable_gpudirect                ? "it contradicts --disable-gpudirect"
                                                             : NULL;

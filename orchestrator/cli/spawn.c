@@ -92,16 +92,18 @@ void gr_worker_line_draft(struct gr_worker_line *l, const struct gr_options *o, 
     }
 }
 
-/* Its device stands where the command line of a worker takes it from. */
-static enum gr_status set_device(struct gr_options *o, enum gr_option_id row, const struct gr_crew_role *crew, int i)
+/* Its devices, and how many ranks it has, stand where the command line of a worker takes them from. */
+static enum gr_status set_place(struct gr_options *o, enum gr_option_id row, const struct gr_crew_role *crew, int i)
 {
-    char text[32] = "cpu";
+    char text[GR_DEVICES_TEXT];
     if (i >= crew->n) {
         return GR_OK;
     }
-    if (crew->device[i] != GR_DEVICE_CPU) {
-        snprintf(text, sizeof(text), "cuda:%d", crew->device[i]);
+    if (crew->tp[i] > 0) {
+        snprintf(text, sizeof(text), "%d", crew->tp[i]);
+        GR_TRY(gr_option_set(&o->values, &gr_option_rows[GR_OPTION_tensor_parallel_size], "tp", text, GR_FROM_CLI));
     }
+    gr_devices_text(&crew->devices[i], text, sizeof(text));
     return gr_option_set(&o->values, &gr_option_rows[row], "device", text, GR_FROM_CLI);
 }
 
@@ -113,8 +115,8 @@ static enum gr_status start_one(struct gr_children *children, struct gr_options 
     struct gr_worker_line l;
     char name[32];
     int index = 0;
-    GR_TRY(set_device(o, GR_OPTION_target_device, &plan->crew.target, i));
-    GR_TRY(set_device(o, GR_OPTION_draft_device, &plan->crew.draft, i));
+    GR_TRY(set_place(o, GR_OPTION_target_device, &plan->crew.target, i));
+    GR_TRY(set_place(o, GR_OPTION_draft_device, &plan->crew.draft, i));
     snprintf(name, sizeof(name), crew->n == 1 ? "%s worker" : "%s worker %d", role == TARGET ? "target" : "draft",
              i + 1);
     if (role == TARGET) {

@@ -12,7 +12,7 @@
 struct gr_worker_line {
     struct gr_child_args args;
     char name[GR_N_OPTION][40];
-    char value[GR_N_OPTION][64];
+    char value[GR_N_OPTION][GR_OPTION_TEXT_MAX];
     int n;
 };
 

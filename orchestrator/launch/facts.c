@@ -94,7 +94,7 @@ static bool is_own(const struct gr_option *r)
 
 static void add_options(json_t *facts, const struct gr_options *o)
 {
-    char text[64], name[64];
+    char text[GR_OPTION_TEXT_MAX], name[64];
     for (int i = 0; i < GR_N_OPTION; i++) {
         const struct gr_option *r = &gr_option_rows[i];
         const bool told = gr_option_is_for(r, GR_CMD_LAUNCH) && o->values.source[i] != GR_FROM_DEFAULT;

@@ -74,35 +74,71 @@ void gr_job_self(const struct gr_job *j, enum gr_role role, struct gr_hello *hel
     gr_host_id(hello_out->host_id);
 }
 
-int gr_job_device(const struct gr_job *j)
+static const struct gr_launch_rank *own_role(const struct gr_job *j)
 {
-    const struct gr_launch_rank *own = &j->roles.rank[j->who.rank];
-    const int named = own->role == GR_LAUNCH_TARGET ? j->o.target_device : j->o.draft_device;
-    return own->has_device ? own->device : named;
+    return &j->roles.rank[j->who.rank];
 }
 
-/* Its device, in the row from which the worker's command line takes it. A drafter in a target's process has the
- * target's. */
+struct gr_devices gr_job_devices(const struct gr_job *j)
+{
+    const struct gr_launch_rank *own = own_role(j);
+    const struct gr_devices draft = {.device = {j->o.draft_device}, .n = 1};
+    return own->devices.n > 0 ? own->devices : own->role == GR_LAUNCH_TARGET ? j->o.target_device : draft;
+}
+
+int gr_job_tp(const struct gr_job *j)
+{
+    const struct gr_launch_rank *own = own_role(j);
+    return own->role != GR_LAUNCH_TARGET ? 1 : own->tp > 0 ? own->tp : (int)j->o.tensor_parallel_size;
+}
+
+static bool is_local(const struct gr_devices *d)
+{
+    return d->n == 1 && d->device[0] == GR_DEVICE_LOCAL;
+}
+
+/* Those of cuda:local, side by side. */
+static struct gr_devices place(const struct gr_job *j, int device)
+{
+    struct gr_devices d = gr_job_devices(j);
+    if (!is_local(&d) || device < 0) {
+        return d;
+    }
+    d.n = gr_job_tp(j);
+    for (int i = 0; i < d.n; i++) {
+        d.device[i] = device + i;
+    }
+    return d;
+}
+
+static enum gr_status set(struct gr_job *j, enum gr_option_id row, const char *what, const char *text)
+{
+    return gr_option_set(&j->o.values, &gr_option_rows[row], what, text, GR_FROM_CLI);
+}
+
+/* Its devices and its group's size, in the rows from which the worker's command line takes them. A drafter in a
+ * target's process has the device of rank 0. */
 static enum gr_status set_device(struct gr_job *j, int device)
 {
-    const struct gr_launch_rank *own = &j->roles.rank[j->who.rank];
-    const bool target = own->role == GR_LAUNCH_TARGET;
-    const enum gr_option_id row = target ? GR_OPTION_target_device : GR_OPTION_draft_device;
-    const int asked = gr_job_device(j);
-    const int taken = asked == GR_DEVICE_LOCAL && device >= 0 ? device : asked;
-    char text[32];
-    if (!own->has_device && taken == asked) {
-        return GR_OK;
+    const bool target = own_role(j)->role == GR_LAUNCH_TARGET;
+    const struct gr_devices d = place(j, device);
+    char text[GR_DEVICES_TEXT];
+    if (target && own_role(j)->tp > 0) {
+        snprintf(text, sizeof(text), "%d", own_role(j)->tp);
+        GR_TRY(set(j, GR_OPTION_tensor_parallel_size, "tp", text));
     }
-    snprintf(text, sizeof(text),
-             taken == GR_DEVICE_CPU     ? "cpu"
-             : taken == GR_DEVICE_LOCAL ? "cuda:local"
-                                        : "cuda:%d",
-             taken);
-    GR_TRY(gr_option_set(&j->o.values, &gr_option_rows[row], "device", text, GR_FROM_CLI));
-    return target && j->plan.colocated
-               ? gr_option_set(&j->o.values, &gr_option_rows[GR_OPTION_draft_device], "device", text, GR_FROM_CLI)
-               : GR_OK;
+    const struct gr_devices told = gr_job_devices(j);
+    if (own_role(j)->devices.n == 0 && (device < 0 || !is_local(&told)) && !(target && j->plan.colocated)) {
+        return GR_OK; /* they stand there as they are */
+    }
+    gr_devices_text(&d, text, sizeof(text));
+    GR_TRY(set(j, target ? GR_OPTION_target_device : GR_OPTION_draft_device, "device", text));
+    if (target && j->plan.colocated) {
+        const struct gr_devices first = {.device = {gr_devices_of(&d, 0)}, .n = 1};
+        gr_devices_text(&first, text, sizeof(text));
+        return set(j, GR_OPTION_draft_device, "device", text);
+    }
+    return GR_OK;
 }
 
 enum gr_status gr_job_line(struct gr_job *j, const char *join, const char *listen, int device,

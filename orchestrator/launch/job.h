@@ -30,12 +30,14 @@ int gr_job_follow(struct gr_job *j);
 /* Rank 0, before it leaves word of itself: is there one of this job already? GR_EMISMATCH (logged): there is, and it
  * has said so. */
 GR_NODISCARD enum gr_status gr_job_meet_twin(struct gr_job *j);
-/* The command line of this rank's worker. device: the index of cuda:local, or GR_DEVICE_LOCAL: it stays so. listen: of
- * a target, NULL: its default. */
+/* The command line of this rank's worker. device: the first index of cuda:local, or GR_DEVICE_LOCAL: it stays so.
+ * listen: of a target, NULL: its default. */
 GR_NODISCARD enum gr_status gr_job_line(struct gr_job *j, const char *join, const char *listen, int device,
                                         struct gr_worker_line *line_out);
-/* The device that this rank was told: by its plan's item, else by --target-device or --draft-device. */
-int gr_job_device(const struct gr_job *j);
+/* The devices that this rank was told: by its plan's item, else by --target-device or --draft-device. */
+struct gr_devices gr_job_devices(const struct gr_job *j);
+/* Processes that its worker is: by its plan's item, else by --tensor-parallel-size. */
+int gr_job_tp(const struct gr_job *j);
 /* What an end of a hand-shake says of itself: GR_ROLE_LEAD is who listens, GR_ROLE_RANK who comes. */
 void gr_job_self(const struct gr_job *j, enum gr_role role, struct gr_hello *hello_out);
 

@@ -48,16 +48,27 @@ static bool has_drafter(const struct gr_roles *r)
     return false;
 }
 
+/* cuda:local is as many GPUs as the worker has processes; others are named one by one. */
+static enum gr_status check_devices(const struct gr_job *j)
+{
+    const struct gr_devices own = gr_job_devices(j);
+    const bool local = own.n == 1 && own.device[0] == GR_DEVICE_LOCAL;
+    const char *what = j->roles.rank[j->who.rank].role == GR_LAUNCH_TARGET ? "--target-device" : "--draft-device";
+    return local ? GR_OK : gr_devices_check(what, &own, gr_job_tp(j));
+}
+
 /* The workers are of different hosts, so that what two of one host may not do says nothing here; whether the shapes of
  * --tuned fit its GPU is the worker's to say. */
 static enum gr_status plan_worker(struct gr_job *j)
 {
     struct gr_options *o = &j->o;
-    const int target = o->target_device, draft = o->draft_device;
+    const struct gr_devices target = o->target_device;
+    const int draft = o->draft_device;
     const char *tuned = o->tuned;
     const bool require_tuned = o->require_tuned;
     o->targets.n = o->drafts.n = 0; /* the roles have taken them */
-    o->target_device = o->draft_device = GR_DEVICE_CPU;
+    o->target_device = (struct gr_devices){.device = {GR_DEVICE_CPU}, .n = 1};
+    o->draft_device = GR_DEVICE_CPU;
     o->tuned = NULL;
     o->require_tuned = false;
     const enum gr_status st = j->who.rank == 0 ? GR_OK : gr_plan_local(o, &j->plan);
@@ -65,8 +76,9 @@ static enum gr_status plan_worker(struct gr_job *j)
     o->draft_device = draft;
     o->tuned = tuned;
     o->require_tuned = require_tuned;
-    j->plan.target_tuned = j->plan.draft_tuned = tuned != NULL && gr_job_device(j) != GR_DEVICE_CPU;
-    return st;
+    const struct gr_devices own = gr_job_devices(j);
+    j->plan.target_tuned = j->plan.draft_tuned = tuned != NULL && gr_devices_on_gpu(&own);
+    return st == GR_OK && j->who.rank > 0 ? check_devices(j) : st;
 }
 
 /* A head's target is told of the head; without a drafter among the roles there is none, unless each target is to have
@@ -127,8 +139,9 @@ static void introduce(const struct gr_job *j)
 static enum gr_status find_gpus(struct gr_job *j)
 {
     const bool works = j->roles.rank[j->who.rank].role != GR_LAUNCH_SERVE;
-    j->self.wants_gpu = works && gr_job_device(j) == GR_DEVICE_LOCAL;
-    return j->self.wants_gpu && !j->o.dry_run && !j->o.print_command ? gr_launch_gpus(&j->self) : GR_OK;
+    const struct gr_devices own = gr_job_devices(j);
+    j->self.wants_gpu = works && gr_devices_has(&own, GR_DEVICE_LOCAL) ? gr_job_tp(j) : 0;
+    return j->self.wants_gpu > 0 && !j->o.dry_run && !j->o.print_command ? gr_launch_gpus(&j->self) : GR_OK;
 }
 
 /* The key of GRAFT_KEY and its kin. None: rank 0 draws one. */

@@ -76,19 +76,22 @@ static enum gr_status read_text(const char *text, struct gr_roles *r)
     }
 }
 
-static enum gr_status read_list(const struct gr_option_workers *list, enum gr_launch_role role, struct gr_roles *r)
+/* tp: of a target whose item does not say. */
+static enum gr_status read_list(const struct gr_option_workers *list, enum gr_launch_role role, int64_t tp,
+                                struct gr_roles *r)
 {
     for (int i = 0; i < list->n; i++) {
         const struct gr_option_worker *w = &list->item[i];
-        if (w->tp != 1) {
-            log_error("%s: tp %d: this version runs each %s in one process", r->from, (int)w->tp, names[role]);
+        const int64_t n_rank = w->tp > 0 ? w->tp : role == GR_LAUNCH_TARGET ? tp : 1;
+        if (w->tp > 1 && role == GR_LAUNCH_DRAFT) {
+            log_error("%s: tp %d: a drafter is not split", r->from, (int)w->tp);
             return GR_EINVAL;
         }
         for (int64_t k = 0; k < w->count; k++) {
             const struct gr_launch_rank rank = {.role = role,
                                                 .host = w->host,
-                                                .device = w->n_device > 0 ? w->device[k % w->n_device] : 0,
-                                                .has_device = w->n_device > 0};
+                                                .devices = gr_devices_deal(&w->devices, n_rank, k, w->count),
+                                                .tp = (int)w->tp};
             GR_TRY(add(r, &rank, 1));
         }
     }
@@ -138,8 +141,8 @@ enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out)
         GR_TRY(read_text(o->roles, out));
     } else {
         GR_TRY(add(out, &(struct gr_launch_rank){.role = GR_LAUNCH_SERVE}, 1));
-        GR_TRY(read_list(&o->targets, GR_LAUNCH_TARGET, out));
-        GR_TRY(read_list(&o->drafts, GR_LAUNCH_DRAFT, out));
+        GR_TRY(read_list(&o->targets, GR_LAUNCH_TARGET, o->tensor_parallel_size, out));
+        GR_TRY(read_list(&o->drafts, GR_LAUNCH_DRAFT, 1, out));
     }
     return check_table(out);
 }
@@ -192,7 +195,8 @@ enum gr_status gr_roles_check_own(const struct gr_roles *r, const struct gr_who 
 static bool same(const struct gr_launch_rank *a, const struct gr_launch_rank *b)
 {
     const bool hosts = a->host == b->host || (a->host != NULL && b->host != NULL && strcmp(a->host, b->host) == 0);
-    return a->role == b->role && hosts && a->has_device == b->has_device && a->device == b->device;
+    return a->role == b->role && hosts && a->tp == b->tp &&
+           memcmp(&a->devices, &b->devices, sizeof(a->devices)) == 0; /* what no item sets is 0 */
 }
 
 void gr_roles_text(const struct gr_roles *r, char *text, size_t text_bytes)
@@ -204,13 +208,17 @@ void gr_roles_text(const struct gr_roles *r, char *text, size_t text_bytes)
         const struct gr_launch_rank *k = &r->rank[i];
         for (n = 1; i + n < r->n && same(k, &r->rank[i + n]); n++) {
         }
-        char device[24] = "";
-        if (k->has_device) {
-            snprintf(device, sizeof(device), "=%d", k->device);
+        char device[GR_DEVICES_TEXT] = "", tp[16] = "";
+        if (k->devices.n > 0) {
+            device[0] = '=';
+            gr_devices_text(&k->devices, device + 1, sizeof(device) - 1);
         }
-        at += (size_t)snprintf(text + at, text_bytes - at, "%s%s:%d%s%.64s%s", i > 0 ? "," : "", names[k->role], n,
-                               k->host != NULL ? "@" : "", k->host != NULL ? k->host : "", device);
-        if (at + 160 > text_bytes) {
+        if (k->tp > 0) {
+            snprintf(tp, sizeof(tp), "/%d", k->tp);
+        }
+        at += (size_t)snprintf(text + at, text_bytes - at, "%s%s:%d%s%s%.64s%s", i > 0 ? "," : "", names[k->role], n,
+                               tp, k->host != NULL ? "@" : "", k->host != NULL ? k->host : "", device);
+        if (at + 192 > text_bytes) {
             snprintf(text + at, text_bytes - at, "... %d ranks", r->n);
             return;
         }

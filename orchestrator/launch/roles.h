@@ -11,9 +11,9 @@ enum gr_launch_role { GR_LAUNCH_SERVE, GR_LAUNCH_DRAFT, GR_LAUNCH_TARGET };
 
 struct gr_launch_rank {
     enum gr_launch_role role;
-    const char *host; /* where the plan puts it; NULL: anywhere. Borrowed from the options */
-    int device;       /* of has_device: an index, GR_DEVICE_CPU or GR_DEVICE_LOCAL */
-    bool has_device;
+    const char *host;          /* where the plan puts it; NULL: anywhere. Borrowed from the options */
+    struct gr_devices devices; /* n 0: not said */
+    int tp;                    /* ranks of a group that this one is, processes of its own; 0: not said */
 };
 
 struct gr_roles {

@@ -38,7 +38,7 @@ json_t *gr_launch_hello(const struct gr_who *w, const struct gr_launch_entry *se
     for (int i = 0; i < self->n_gpu; i++) {
         (void)json_array_append_new(gpus, json_string(self->gpu[i]));
     }
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:I, s:b, s:o, s:o}", "type", "hello", "job", w->job, "rank",
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:I, s:i, s:o, s:o}", "type", "hello", "job", w->job, "rank",
                      w->rank, "size", w->size, "host", w->host, "node", self->node, "incarnation",
                      (json_int_t)(self->incarnation >> 1), "wants_gpu", self->wants_gpu, "gpus", gpus, "facts", facts);
 }
@@ -53,10 +53,11 @@ struct hello {
 static enum gr_status unpack(const json_t *j, struct hello *h)
 {
     json_t *read_only = (json_t *)(uintptr_t)j; /* jansson's unpack takes no const */
-    if (json_unpack(read_only, "{s:s, s:i, s:i, s:s, s:s, s:I, s:b, s:o, s:o}", "job", &h->job, "rank", &h->rank,
+    if (json_unpack(read_only, "{s:s, s:i, s:i, s:s, s:s, s:I, s:i, s:o, s:o}", "job", &h->job, "rank", &h->rank,
                     "size", &h->size, "host", &h->host, "node", &h->node, "incarnation", &h->incarnation, "wants_gpu",
                     &h->wants_gpu, "gpus", &h->gpus, "facts", &h->facts) != 0 ||
-        !json_is_object(h->facts) || !json_is_array(h->gpus) || h->rank < 0) {
+        !json_is_object(h->facts) || !json_is_array(h->gpus) || h->rank < 0 || h->wants_gpu < 0 ||
+        h->wants_gpu > GR_DEVICES_MAX) {
         return GR_EPROTO;
     }
     return GR_OK;
@@ -153,7 +154,7 @@ static void take(struct gr_launch_entry *e, const struct hello *h)
                                   .incarnation = (uint64_t)h->incarnation,
                                   .facts = json_incref(h->facts),
                                   .device = GR_DEVICE_LOCAL,
-                                  .wants_gpu = h->wants_gpu != 0};
+                                  .wants_gpu = h->wants_gpu};
     snprintf(e->host, sizeof(e->host), "%s", h->host);
     snprintf(e->node, sizeof(e->node), "%s", h->node);
     for (size_t i = 0; i < json_array_size(h->gpus) && e->n_gpu < GR_LAUNCH_GPU_MAX; i++) {
@@ -222,31 +223,72 @@ void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state w
 
 /* ---- GPUs ---- */
 
+static bool share_host(const struct gr_launch_table *t, int a, int b)
+{
+    return strcmp(t->rank[a].node, t->rank[b].node) == 0;
+}
+
+/* GPUs that ranks before `end` of its host want. */
 static int count_before(const struct gr_launch_table *t, int rank, int end)
 {
     int n = 0;
     for (int i = 0; i < end; i++) {
-        n += t->rank[i].wants_gpu && strcmp(t->rank[i].node, t->rank[rank].node) == 0;
+        n += share_host(t, i, rank) ? t->rank[i].wants_gpu : 0;
     }
     return n;
 }
 
+static int count_ranks(const struct gr_launch_table *t, int rank)
+{
+    int n = 0;
+    for (int i = 0; i < t->roles->n; i++) {
+        n += t->rank[i].wants_gpu > 0 && share_host(t, i, rank);
+    }
+    return n;
+}
+
+static enum gr_status too_few(const struct gr_launch_table *t, int rank)
+{
+    const struct gr_launch_entry *e = &t->rank[rank];
+    const int wanted = count_before(t, rank, t->roles->n), n_rank = count_ranks(t, rank);
+    if (wanted == n_rank) {
+        log_error("rank %d on host %s sees %d GPU%s, and %d ranks of that host want one (cuda:local)%s", rank, e->host,
+                  e->n_gpu, e->n_gpu == 1 ? "" : "s", n_rank, e->n_gpu > 0 ? "; --share-gpu lets them share" : "");
+    } else {
+        log_error("rank %d on host %s sees %d GPU%s, and %d rank%s of that host want%s %d (cuda:local), this one %d",
+                  rank, e->host, e->n_gpu, e->n_gpu == 1 ? "" : "s", n_rank, n_rank == 1 ? "" : "s",
+                  n_rank == 1 ? "s" : "", wanted, e->wants_gpu);
+    }
+    return GR_EINVAL;
+}
+
+/* Sharing is for ranks that want one GPU each: those of a group wait for each other in their kernels. */
 static enum gr_status place_one(struct gr_launch_table *t, int rank, bool share)
 {
     struct gr_launch_entry *e = &t->rank[rank];
     const int index = count_before(t, rank, rank);
-    if (e->n_gpu == 1) {
+    if (e->n_gpu == e->wants_gpu) {
         e->device = 0;
         return GR_OK;
     }
-    if (e->n_gpu == 0 || (index >= e->n_gpu && !share)) {
-        log_error("rank %d on host %s sees %d GPU%s, and %d ranks of that host want one (cuda:local)%s", rank, e->host,
-                  e->n_gpu, e->n_gpu == 1 ? "" : "s", count_before(t, rank, t->roles->n),
-                  e->n_gpu > 0 ? "; --share-gpu lets them share" : "");
-        return GR_EINVAL;
+    if (e->n_gpu < e->wants_gpu || (index + e->wants_gpu > e->n_gpu && (!share || e->wants_gpu > 1))) {
+        return too_few(t, rank);
     }
     e->device = index % e->n_gpu;
     return GR_OK;
+}
+
+/* A GPU that both have; its PCI address, or NULL. */
+static const char *common_gpu(const struct gr_launch_entry *a, const struct gr_launch_entry *b)
+{
+    for (int i = 0; i < a->wants_gpu; i++) {
+        for (int k = 0; k < b->wants_gpu; k++) {
+            if (strcmp(a->gpu[a->device + i], b->gpu[b->device + k]) == 0) {
+                return a->gpu[a->device + i];
+            }
+        }
+    }
+    return NULL;
 }
 
 /* Two ranks of a host with one GPU each may see the same one. */
@@ -255,11 +297,11 @@ static enum gr_status check_alone(const struct gr_launch_table *t, int rank)
     const struct gr_launch_entry *e = &t->rank[rank];
     for (int i = 0; i < rank; i++) {
         const struct gr_launch_entry *other = &t->rank[i];
-        if (other->wants_gpu && strcmp(other->node, e->node) == 0 &&
-            strcmp(other->gpu[other->device], e->gpu[e->device]) == 0) {
+        const char *both = other->wants_gpu > 0 && share_host(t, i, rank) ? common_gpu(other, e) : NULL;
+        if (both != NULL) {
             log_error("rank %d and rank %d on host %s both have the GPU at PCI %s; give each its own (srun "
-                      "--gpus-per-task=1), or --share-gpu",
-                      i, rank, e->host, e->gpu[e->device]);
+                      "--gpus-per-task=%d), or --share-gpu",
+                      i, rank, e->host, both, e->wants_gpu);
             return GR_EINVAL;
         }
     }
@@ -269,7 +311,7 @@ static enum gr_status check_alone(const struct gr_launch_table *t, int rank)
 enum gr_status gr_launch_table_place(struct gr_launch_table *t, bool share)
 {
     for (int i = 0; i < t->roles->n; i++) {
-        if (!t->rank[i].wants_gpu) {
+        if (t->rank[i].wants_gpu == 0) {
             continue;
         }
         GR_TRY(place_one(t, i, share));

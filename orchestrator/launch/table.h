@@ -23,8 +23,8 @@ struct gr_launch_entry {
     json_t *facts;                   /* owned: name -> text */
     int n_gpu;                       /* GPUs that it sees; 0: it asked for none, or there is none */
     char gpu[GR_LAUNCH_GPU_MAX][16]; /* their PCI addresses */
-    int device;                      /* GR_DEVICE_LOCAL until it is placed */
-    bool wants_gpu;                  /* it was told cuda:local */
+    int device;                      /* its first GPU; GR_DEVICE_LOCAL until it is placed */
+    int wants_gpu;                   /* it was told cuda:local: how many GPUs, side by side, one a rank of its group */
 };
 
 struct gr_launch_table {
@@ -47,8 +47,9 @@ GR_NODISCARD enum gr_status gr_launch_table_hello(struct gr_launch_table *t, con
 int gr_launch_table_missing(const struct gr_launch_table *t, enum gr_launch_state wanted);
 /* "rank 3 (target) has not said hello" and what else is known, of the first few that have not come so far. */
 void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state wanted, char text[512]);
-/* A GPU for each rank that asked for cuda:local: the only one it sees, else by its place among those of its host that
- * want one. share: in turn where there are too few. GR_EINVAL (logged): too few, or two ranks got one GPU. */
+/* GPUs for each rank that asked for cuda:local: those that it sees, where they are as many as it wants, else by its
+ * place among the ranks of its host that want some. share: in turn where there are too few. GR_EINVAL (logged): too
+ * few, or two ranks got one GPU. */
 GR_NODISCARD enum gr_status gr_launch_table_place(struct gr_launch_table *t, bool share);
 
 /* The hello of this process. facts: stolen. gpu: PCI addresses of the GPUs that it sees, where it wants one. NULL: no

@@ -41,6 +41,7 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
         .small_bytes_max = 8192, .bulk_bytes_max = GR_WIRE_BULK_BYTES_MAX, .n_small_slot = 64, .n_bulk_slot = 8};
     struct gr_conn *ends[2];
     pthread_t thread;
+    GR_TRY(gr_devices_beside(&target->devices, "--draft-device", draft->device));
     GR_TRY(gr_device_check(target->device)); /* before both halves find that out, each with a line of its own */
     GR_TRY(gr_transport_open_loop(&limits, 1, ends));
     target->loop_conn = ends[0];
@@ -65,7 +66,7 @@ static int blocks_or(int64_t asked, int usual)
     return asked > 0 ? (int)asked : usual;
 }
 
-static struct gr_target_options target_options(const struct gr_options *o)
+static struct gr_target_options target_options(const struct gr_options *o, const struct gr_ranks *ranks)
 {
     return (struct gr_target_options){.model = o->model,
                                       .served_as = o->served_model_name,
@@ -75,7 +76,8 @@ static struct gr_target_options target_options(const struct gr_options *o)
                                       .capture_layers = o->capture_layers,
                                       .feature_keep = (int)o->feature_keep,
                                       .join = o->join,
-                                      .device = o->device,
+                                      .device = gr_devices_of(&o->device, ranks->rank),
+                                      .devices = o->device,
                                       .listen = o->colocate_draft != NULL ? NULL
                                                 : o->listen != NULL       ? o->listen
                                                                           : "",
@@ -85,6 +87,8 @@ static struct gr_target_options target_options(const struct gr_options *o)
                                       .isa = gr_option_choice(o, GR_OPTION_isa),
                                       .n_thread = (int)o->threads,
                                       .n_rank = (int)o->tensor_parallel_size,
+                                      .rank_transport = o->tp_transport,
+                                      .rank_allreduce = o->tp_allreduce == GR_CHOICE_TP_ALLREDUCE_NCCL,
                                       .rank_limit_ns = (uint64_t)o->rank_timeout,
                                       .n_ctx_max = (int)o->max_model_len,
                                       .n_session_max = (int)o->n_session,
@@ -143,7 +147,7 @@ int main(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
-    struct gr_target_options o = target_options(&options);
+    struct gr_target_options o = target_options(&options, &ranks);
     struct gr_draft_options draft = draft_options(&options);
     const bool on_gpu = o.device != GR_DEVICE_CPU || (draft.model != NULL && draft.device != GR_DEVICE_CPU);
     const enum gr_status st = gr_tuned_open(options.tuned, options.require_tuned, on_gpu, &tuned);

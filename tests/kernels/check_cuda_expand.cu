@@ -139,7 +139,7 @@ static void check_refused()
 
 void check_expand(void)
 {
-    for (const char *name : {"test-64", "test-tp8", "test-128", "llama-3.2-1b", "llama-3.1-8b"}) {
+    for (const char *name : {"test-64", "test-tp8", "test-128", "llama-3.2-1b", "llama-3.1-8b", "llama-3.3-70b"}) {
         if (!quick || strcmp(name, "test-64") == 0) {
             check_geometry(name);
         }

@@ -458,6 +458,8 @@ static void test_layers(void **state)
     assert_true(gr_llama_weight_bytes(&hf) / 1000000 == 2471);
     expand_demo("llama-3.1-8b", &e, &hf);
     assert_true(gr_llama_weight_bytes(&hf) / 1000000 == 15010);
+    expand_demo("llama-3.3-70b", &e, &hf);
+    assert_true(gr_llama_weight_bytes(&hf) / 1000000 == 139008);
 }
 
 /* The positions of the published model are there where they are asked for, for target and head alike. */

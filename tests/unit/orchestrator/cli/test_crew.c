@@ -52,13 +52,13 @@ static void test_counts(void **state)
     (void)state;
     begin();
     assert_int_equal(gr_crew_read(&o, false, &crew), GR_OK);
-    assert_true(gr_crew_is_pair(&crew) && crew.draft.n == 1 && crew.target.device[0] == GR_DEVICE_CPU);
+    assert_true(gr_crew_is_pair(&crew) && crew.draft.n == 1 && crew.target.devices[0].device[0] == GR_DEVICE_CPU);
     set("n-target", "3");
     set("n-draft", "2");
     set("target-device", "cuda:1");
     assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
     assert_true(!gr_crew_is_pair(&crew) && crew.target.n == 3 && crew.draft.n == 2);
-    assert_true(crew.target.device[2] == 1 && crew.draft.device[1] == GR_DEVICE_CPU);
+    assert_true(crew.target.devices[2].device[0] == 1 && crew.draft.devices[1].device[0] == GR_DEVICE_CPU);
     assert_int_equal(gr_crew_shared_gpu(&crew), 1);
 }
 
@@ -73,13 +73,35 @@ static void test_lists(void **state)
     assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
     assert_true(crew.target.n == 4 && crew.draft.n == 2);
     static const int want[] = {0, 2, 0, GR_DEVICE_CPU};
-    assert_memory_equal(crew.target.device, want, sizeof(want));
-    assert_int_equal(crew.draft.device[1], 7);
+    for (int i = 0; i < crew.target.n; i++) {
+        assert_true(crew.target.devices[i].n == 1 && crew.target.devices[i].device[0] == want[i]);
+    }
+    assert_int_equal(crew.draft.devices[1].device[0], 7);
     assert_int_equal(gr_crew_shared_gpu(&crew), 0);
     begin();
     add(GR_OPTION_targets, "2", "cuda:0,cuda:1", NULL);
     assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
     assert_int_equal(gr_crew_shared_gpu(&crew), -1); /* the drafter is on the CPU */
+}
+
+/* Each target of several ranks has its own devices; a list for one target is its as it is. */
+static void test_groups(void **state)
+{
+    (void)state;
+    begin();
+    add(GR_OPTION_targets, "2", "cuda:0,cuda:1,cuda:2,cuda:3", NULL);
+    o.targets.item[0].tp = 2;
+    assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
+    assert_true(crew.target.n == 2 && crew.target.tp[1] == 2 && crew.target.devices[1].n == 2);
+    assert_true(crew.target.devices[0].device[1] == 1 && crew.target.devices[1].device[0] == 2);
+    assert_int_equal(gr_crew_shared_gpu(&crew), -1);
+    begin();
+    set("target-device", "cuda:0,cuda:1");
+    set("tensor-parallel-size", "2");
+    set("draft-device", "cuda:1");
+    assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
+    assert_true(crew.target.n == 1 && crew.target.devices[0].n == 2 && crew.target.tp[0] == 0);
+    assert_int_equal(gr_crew_shared_gpu(&crew), 1);
 }
 
 static void test_refused(void **state)
@@ -101,14 +123,14 @@ static void test_refused(void **state)
     set("n-draft", "30");
     refused(true, "40 targets and 30 draft workers: an orchestrator takes 64");
     begin();
-    add(GR_OPTION_targets, "1", NULL, NULL);
-    o.targets.item[0].tp = 2;
-    refused(true, "targets: tp 2");
+    add(GR_OPTION_drafts, "1", NULL, NULL);
+    o.drafts.item[0].tp = 2;
+    refused(true, "drafts: tp 2: a drafter is not split");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_lists),
-                                       cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_groups), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,8 @@ struct values {
     struct gr_option_rest rest;
     struct gr_option_words words;
     struct gr_option_ids ids;
-    struct gr_option_list choices, counts, devices;
+    struct gr_option_list choices, counts;
+    struct gr_devices devices;
     struct gr_option_map map;
     struct gr_option_workers workers;
 };
@@ -228,10 +229,11 @@ static void test_texts(void **state)
     for (size_t k = 0; k < GR_ARRAY_LEN(kinds); k++) {
         const struct gr_option *r = row(kinds[k].name);
         for (size_t i = 0; i < GR_ARRAY_LEN(kinds[k].good) && kinds[k].good[i] != NULL; i++) {
-            char name[64], text[64], again[64];
+            char name[64], text[GR_OPTION_TEXT_MAX], again[GR_OPTION_TEXT_MAX];
+            const bool told_as_list = gr_option_is_list(r) && r->kind != GR_KIND_DEVICES;
             assert_int_equal(put(COMMAND_LINE, r, kinds[k].good[i], name), -1);
             const char *told = gr_option_text(&o.v, r, text);
-            assert_true((told == NULL) == (gr_option_is_list(r) || strcmp(kinds[k].good[i], "off") == 0) ||
+            assert_true((told == NULL) == (told_as_list || strcmp(kinds[k].good[i], "off") == 0) ||
                         r->kind == GR_KIND_SHARE);
             if (told == NULL) {
                 continue;
@@ -253,7 +255,7 @@ static void test_values(void **state)
     assert_int_equal(put(YAML, row("map"), "7=1.5,11=-1", name), -1);
     assert_true(o.map.n == 2 && o.map.key[1] == 11 && o.map.value[0] == 1.5 && o.map.value[1] == -1.0);
     assert_int_equal(put(ENVIRONMENT, row("devices"), "cuda:3,cpu", name), -1);
-    assert_true(o.devices.n == 2 && o.devices.value[0] == 3 && o.devices.value[1] == -1);
+    assert_true(o.devices.n == 2 && o.devices.device[0] == 3 && o.devices.device[1] == -1);
     assert_int_equal(put(COMMAND_LINE, row("counts"), "auto,4k", name), -1);
     assert_true(o.counts.n == 2 && o.counts.value[0] == GR_AUTO && o.counts.value[1] == 4096);
     begin();
@@ -334,7 +336,7 @@ static void test_words_without_dashes(void **state)
 static void test_secrets(void **state)
 {
     struct log_capture cap;
-    char name[64];
+    char name[GR_OPTION_TEXT_MAX];
     (void)state;
     write_file(SECRET_PATH, "hush hush\n");
     for (enum place p = COMMAND_LINE; p < N_PLACE; p++) {
@@ -395,11 +397,11 @@ static void test_workers(void **state)
     begin();
     assert_int_equal(from_text(&o.v, "workers:\n- count: 2\n  host: a.example\n  device: cuda:1\n- {}\n"), -1);
     assert_true(o.workers.n == 2 && o.workers.item[0].count == 2);
-    assert_true(o.workers.item[0].n_device == 1 && o.workers.item[0].device[0] == 1);
-    assert_true(o.workers.item[1].count == 1 && o.workers.item[1].n_device == 0 && o.workers.item[1].host == NULL);
+    assert_true(o.workers.item[0].devices.n == 1 && o.workers.item[0].devices.device[0] == 1);
+    assert_true(o.workers.item[1].count == 1 && o.workers.item[1].devices.n == 0 && o.workers.item[1].host == NULL);
     begin();
     assert_int_equal(from_text(&o.v, "workers:\n- device: cuda:1,cpu,cuda:0\n"), -1);
-    assert_true(o.workers.item[0].n_device == 3 && o.workers.item[0].device[1] == GR_DEVICE_CPU);
+    assert_true(o.workers.item[0].devices.n == 3 && o.workers.item[0].devices.device[1] == GR_DEVICE_CPU);
     for (size_t i = 0; i < GR_ARRAY_LEN(wrong); i++) {
         begin();
         log_capture_begin(&cap);

@@ -78,16 +78,21 @@ static void test_lists(void **state)
     (void)state;
     gr_options_default(&options, GR_CMD_LAUNCH);
     options.plan = "plan.yaml";
-    options.targets = (struct gr_option_workers){.item = {{.count = 2, .host = "n1", .tp = 1}}, .n = 1};
-    options.drafts =
-        (struct gr_option_workers){.item = {{.count = 2, .tp = 1, .device = {3, 5}, .n_device = 2}}, .n = 1};
+    options.targets = (struct gr_option_workers){.item = {{.count = 2, .host = "n1"}}, .n = 1};
+    options.drafts = (struct gr_option_workers){.item = {{.count = 2, .devices = {.device = {3, 5}, .n = 2}}}, .n = 1};
     assert_int_equal(gr_roles_read(&options, &roles), GR_OK);
     assert_int_equal(roles.n, 5);
     assert_int_equal(roles.rank[1].role, GR_LAUNCH_TARGET);
     assert_string_equal(roles.rank[2].host, "n1");
-    assert_int_equal(roles.rank[3].device, 3);
-    assert_int_equal(roles.rank[4].device, 5);
+    assert_int_equal(roles.rank[3].devices.device[0], 3);
+    assert_int_equal(roles.rank[4].devices.device[0], 5);
     options.targets.item[0].tp = 2;
+    assert_int_equal(gr_roles_read(&options, &roles), GR_OK);
+    assert_true(roles.rank[1].tp == 2 && roles.rank[3].tp == 0);
+    char text[512];
+    gr_roles_text(&roles, text, sizeof(text));
+    assert_string_equal(text, "serve:1,target:2/2@n1,draft:1=cuda:3,draft:1=cuda:5");
+    options.drafts.item[0].tp = 2;
     gr_log_hold(line, sizeof(line));
     line[0] = '\0';
     assert_int_equal(gr_roles_read(&options, &roles), GR_EINVAL);
@@ -274,13 +279,15 @@ static void test_no_hello(void **state)
 
 /* ---- GPUs: ranks 1 .. n of a host, which see as many [D1], [D6] ---- */
 
+static int n_wanted = 1; /* by each of them */
+
 static enum gr_status place(int n_rank, int n_gpu, bool share, bool same_gpu)
 {
     char text[40];
     snprintf(text, sizeof(text), "serve:1,target:%d", n_rank);
     begin(text);
     for (int r = 1; r <= n_rank; r++) {
-        table.rank[r] = (struct gr_launch_entry){.wants_gpu = true, .n_gpu = n_gpu, .host = "n1", .node = "n1"};
+        table.rank[r] = (struct gr_launch_entry){.wants_gpu = n_wanted, .n_gpu = n_gpu, .host = "n1", .node = "n1"};
         for (int g = 0; g < n_gpu; g++) {
             snprintf(table.rank[r].gpu[g], 16, "0000:%02x:00.0", n_gpu == 1 && !same_gpu ? r : g);
         }
@@ -311,6 +318,18 @@ static void test_gpus(void **state)
     assert_int_equal(place(2, 1, false, true), GR_EINVAL); /* each sees one, and it is the same */
     assert_non_null(strstr(line, "rank 1 and rank 2 on host n1 both have the GPU at PCI 0000:00:00.0"));
     gr_launch_table_destroy(&table);
+    n_wanted = 2; /* groups of two ranks */
+    assert_int_equal(place(2, 4, false, false), GR_OK);
+    assert_true(table.rank[1].device == 0 && table.rank[2].device == 2);
+    gr_launch_table_destroy(&table);
+    assert_int_equal(place(2, 3, true, false), GR_EINVAL); /* a group is not shared */
+    assert_non_null(
+        strstr(line, "rank 2 on host n1 sees 3 GPUs, and 2 ranks of that host want 4 (cuda:local), this one 2"));
+    gr_launch_table_destroy(&table);
+    assert_int_equal(place(2, 2, false, false), GR_EINVAL); /* each sees as many as it wants, but the same */
+    assert_non_null(strstr(line, "both have the GPU at PCI 0000:00:00.0"));
+    gr_launch_table_destroy(&table);
+    n_wanted = 1;
     assert_int_equal(place(1, 0, true, false), GR_EINVAL);
     gr_launch_table_destroy(&table);
 }
