@@ -261,6 +261,9 @@ static enum gr_status compute(struct gr_lm *lm, const struct gr_batch *b)
                                 .want_capture = b->want_capture,
                                 .n_refresh = b->n_refresh,
                                 .list = b->list};
+    if (m->ranks != NULL && m->ranks->ops->begin != NULL) {
+        m->ranks->ops->begin(m->ranks);
+    }
     GR_TRY(launch(m, &m->last));
     GR_TRY(gr_cuda_model_wait(&m->m, lm, follows(m) ? 0 : b->n_out));
     gr_kv_refresh_end(&m->views.host, b->n_refresh, b->refresh);
@@ -566,6 +569,15 @@ static enum gr_status take_shipped(struct llama *m, size_t bytes)
     return GR_OK;
 }
 
+/* Where sums of ranks have another order than those of one GPU, the name says so. */
+static enum gr_status name_order(struct gr_lm *lm, const char *order, int n_rank)
+{
+    const size_t len = strlen(lm->numerics_id);
+    const int n =
+        order != NULL ? snprintf(lm->numerics_id + len, sizeof(lm->numerics_id) - len, "/%s%d", order, n_rank) : 0;
+    return n >= 0 && (size_t)n < sizeof(lm->numerics_id) - len ? GR_OK : GR_ELIMIT;
+}
+
 /* How this rank's GPU reaches the others'. */
 static enum gr_status take_ranks(struct llama *m, const struct gr_cuda_ranks_maker *maker)
 {
@@ -579,6 +591,7 @@ static enum gr_status take_ranks(struct llama *m, const struct gr_cuda_ranks_mak
     for (int r = 0; r <= m->group->n_rank; r++) {
         c.begin[r] = gr_shard_vocab(gr_hf_vocab_rows(&m->source.hf), m->group->n_rank, r);
     }
+    GR_TRY(name_order(&m->lm, maker->numerics, m->group->n_rank));
     return maker->create(maker, &c, &m->ranks);
 }
 

@@ -18,6 +18,8 @@ struct gr_cuda_ranks_ops {
     enum gr_status (*enqueue_join)(struct gr_cuda_ranks *r, const struct gr_cuda_join_args *a);
     /* n rows of logits, of which each rank has written its columns to r->logits, are whole in rank 0's buffer. */
     enum gr_status (*enqueue_logits)(struct gr_cuda_ranks *r, int n);
+    /* Before a pass is launched. NULL: there is nothing to do. */
+    void (*begin)(struct gr_cuda_ranks *r);
     /* After a pass, when the stream has ended. GR_ETIMEDOUT, GR_ECLOSED (logged): a rank did not come, or the group was
      * aborted; it stays so, and the group is done with. */
     enum gr_status (*status)(struct gr_cuda_ranks *r);
@@ -51,6 +53,8 @@ struct gr_cuda_ranks_config {
 struct gr_cuda_ranks_maker {
     enum gr_status (*create)(const struct gr_cuda_ranks_maker *m, const struct gr_cuda_ranks_config *c,
                              struct gr_cuda_ranks **out);
+    const char *numerics; /* sums have other bits than those of one GPU: a word of the numerics name; NULL: they have
+                             not */
 };
 
 static inline void gr_cuda_ranks_destroy(struct gr_cuda_ranks *r)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #define USE "exchange of ranks"
+#define SHOWN_BYTES (2ull << 20) /* what is shown comes in pieces of so much: nothing else lies beside it */
 
 struct peer_ranks {
     struct gr_cuda_ranks ranks;
@@ -52,9 +53,15 @@ static void peer_abort(struct gr_cuda_ranks *r)
     of(r)->word[0] = 1;
 }
 
+static void abort_device(void *device)
+{
+    peer_abort(device);
+}
+
 static void peer_destroy(struct gr_cuda_ranks *r)
 {
     struct peer_ranks *p = of(r);
+    atomic_store(&p->c.group->device, NULL);
     if (p->shows) {
         p->way->hide(p->way, p->shown, p->c.group->rank, p->c.group->n_rank);
     }
@@ -68,6 +75,11 @@ static const struct gr_cuda_ranks_ops peer_ops = {.name = "peer",
                                                   .abort = peer_abort,
                                                   .destroy = peer_destroy};
 
+static enum gr_status take_shown(struct gr_cuda_device *d, size_t bytes, void **out)
+{
+    return gr_cuda_take(d, USE, (bytes + SHOWN_BYTES - 1) / SHOWN_BYTES * SHOWN_BYTES, out);
+}
+
 /* Own memory, zeros. */
 static enum gr_status take(struct peer_ranks *p)
 {
@@ -77,8 +89,8 @@ static enum gr_status take(struct peer_ranks *p)
     void *host = NULL;
     void *alias = NULL;
     const size_t n_flag = (size_t)p->c.group->n_rank * GR_CUDA_JOIN_BLOCKS;
-    GR_TRY(gr_cuda_take(d, USE, 2 * p->c.n_part * sizeof(float), &mine[GR_CUDA_SHOWN_PART]));
-    GR_TRY(gr_cuda_take(d, USE, n_flag * sizeof(uint32_t), &mine[GR_CUDA_SHOWN_FLAG]));
+    GR_TRY(take_shown(d, 2 * p->c.n_part * sizeof(float), &mine[GR_CUDA_SHOWN_PART]));
+    GR_TRY(take_shown(d, n_flag * sizeof(uint32_t), &mine[GR_CUDA_SHOWN_FLAG]));
     GR_TRY(gr_cuda_take(d, USE, GR_CUDA_JOIN_COUNTERS * sizeof(uint32_t), &count));
     GR_TRY(gr_cuda_take_host(d, 2 * sizeof(uint32_t), &host, &alias));
     mine[GR_CUDA_SHOWN_LOGITS] = p->c.logits;
@@ -129,6 +141,8 @@ enum gr_status gr_cuda_ranks_peer_create(const struct gr_cuda_ranks_config *c, s
     }
     p->shows = true;
     connect(p);
+    c->group->abort_device = abort_device;
+    atomic_store(&c->group->device, &p->ranks);
     *out = &p->ranks;
     return GR_OK;
 }

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define SAME_BYTES_MAX 256
@@ -11,6 +12,15 @@ static enum gr_status join_patiently(struct gr_group *g, float *out, size_t n)
     const uint64_t limit_ns = g->limit_ns;
     g->limit_ns = 0;
     const enum gr_status st = gr_group_join(g, out, n);
+    g->limit_ns = limit_ns;
+    return st;
+}
+
+enum gr_status gr_group_broadcast_patiently(struct gr_group *g, void *data, size_t bytes)
+{
+    const uint64_t limit_ns = g->limit_ns;
+    g->limit_ns = 0;
+    const enum gr_status st = gr_group_broadcast(g, data, bytes);
     g->limit_ns = limit_ns;
     return st;
 }
@@ -28,6 +38,28 @@ enum gr_status gr_group_least(struct gr_group *g, int *n)
         *n = GR_MIN(*n, (int)all[r]);
     }
     return GR_OK;
+}
+
+/* Bytes are numbers here, of which all ranks but one add 0. */
+enum gr_status gr_group_all_give(struct gr_group *g, const void *mine, size_t bytes, void *all)
+{
+    const size_t n = (size_t)g->n_rank * bytes, at = (size_t)g->rank * bytes;
+    float *sum = calloc(n, sizeof(*sum));
+    GR_ASSERT(n <= g->n_part_max);
+    if (sum == NULL) {
+        log_error("out of memory for a tensor-parallel group");
+        return GR_ENOMEM; /* the others wait until this rank's process has ended */
+    }
+    memset(g->part, 0, n * sizeof(*sum));
+    for (size_t i = 0; i < bytes; i++) {
+        g->part[at + i] = (float)((const uint8_t *)mine)[i];
+    }
+    const enum gr_status st = join_patiently(g, sum, n);
+    for (size_t i = 0; i < n && st == GR_OK; i++) {
+        ((uint8_t *)all)[i] = (uint8_t)sum[i];
+    }
+    free(sum);
+    return st;
 }
 
 enum gr_status gr_group_all_ok(struct gr_group *g, enum gr_status st)

@@ -2,6 +2,7 @@
  * stream or enqueues something that is none: so that kernels one after another can overlap.
  *
  *   SOFT_GPU_DEVICES     how many there are (1)
+ *   SOFT_GPU_EXPORT      not 0: processes can map each other's memory (cudaIpc...)
  *   SOFT_GPU_CAPABILITY  of them, as 9.0
  *   SOFT_GPU_MEMORY      bytes of each (8 GiB)
  *   SOFT_GPU_FAIL_AFTER  launches of the process after which one fails (none) */
@@ -17,6 +18,9 @@
 #include <vector>
 
 #include <cstdio>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* A kernel, or something else that is done at once. */
 struct Operation {
@@ -46,11 +50,14 @@ namespace
 {
 
 constexpr size_t SHARED_DEFAULT = 48 * 1024, SHARED_MAX = 227 * 1024;
+constexpr size_t FILE_LEAST = 64 * 1024;
+constexpr int OTHER_PROCESS = -2;
 constexpr int N_MULTIPROCESSOR = 8; /* few: blocks that find no work take their time here */
 
 struct Device {
     std::mutex mutex;
-    std::map<const uint8_t *, std::pair<size_t, int>> taken; /* size, device; -1: of the host */
+    std::map<const uint8_t *, std::pair<size_t, int>> taken; /* size, device; -1: of the host, -2: another process's */
+    std::map<const uint8_t *, int> file; /* of pieces that another process may map: all of a device's that are large */
     std::map<const void *, int> shared_max;
     std::set<CUstream_st *> stream; /* all there are */
     std::atomic<bool> broken{false};
@@ -91,6 +98,27 @@ size_t n_taken(int device)
     return n;
 }
 
+/* In a file, for cudaIpcGetMemHandle(). */
+bool take_file(void **p, size_t bytes)
+{
+    const int file = memfd_create("soft-gpu", MFD_CLOEXEC);
+    void *at = file >= 0 && ftruncate(file, (off_t)bytes) == 0
+                   ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+                   : MAP_FAILED;
+    if (at == MAP_FAILED) {
+        close(file);
+        return false;
+    }
+    gpu.file[(const uint8_t *)at] = file;
+    *p = at;
+    return true;
+}
+
+bool is_file(size_t bytes, int device)
+{
+    return device >= 0 && bytes >= FILE_LEAST && setting("SOFT_GPU_EXPORT", 0) != 0;
+}
+
 cudaError_t take(void **p, size_t bytes, int device)
 {
     const std::lock_guard<std::mutex> lock(gpu.mutex);
@@ -100,7 +128,7 @@ cudaError_t take(void **p, size_t bytes, int device)
     if (device >= 0 && bytes > memory_of_device() - n_taken(device)) {
         return said(cudaErrorMemoryAllocation);
     }
-    if (posix_memalign(p, 256, bytes > 0 ? bytes : 1) != 0) {
+    if (is_file(bytes, device) ? !take_file(p, bytes) : posix_memalign(p, 256, bytes > 0 ? bytes : 1) != 0) {
         return said(cudaErrorMemoryAllocation);
     }
     gpu.taken[(const uint8_t *)*p] = {bytes, device};
@@ -113,10 +141,21 @@ cudaError_t give_back(void *p)
         return cudaSuccess;
     }
     const std::lock_guard<std::mutex> lock(gpu.mutex);
-    if (gpu.taken.erase((const uint8_t *)p) == 0) {
+    const auto piece = gpu.taken.find((const uint8_t *)p);
+    const auto file = gpu.file.find((const uint8_t *)p);
+    if (piece == gpu.taken.end()) {
         return said(cudaErrorInvalidValue);
     }
-    free(p);
+    if (piece->second.second == OTHER_PROCESS || file != gpu.file.end()) {
+        munmap(p, piece->second.first);
+    } else {
+        free(p);
+    }
+    if (file != gpu.file.end()) {
+        close(file->second);
+        gpu.file.erase(file);
+    }
+    gpu.taken.erase(piece);
     return cudaSuccess;
 }
 
@@ -266,6 +305,8 @@ const char *cudaGetErrorString(cudaError_t e)
         return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice:
         return "invalid device ordinal";
+    case cudaErrorPeerAccessAlreadyEnabled:
+        return "peer access is already enabled";
     case cudaErrorNotReady:
         return "device not ready";
     case cudaErrorLaunchFailure:
@@ -348,6 +389,44 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 cudaError_t cudaDeviceSynchronize(void)
 {
     return finish_all();
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
+{
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
+    const auto file = gpu.file.find((const uint8_t *)p);
+    if (file == gpu.file.end()) {
+        fprintf(stderr, "soft GPU: cudaIpcGetMemHandle: %p is not the begin of %zu bytes or more\n", p, FILE_LEAST);
+        return said(cudaErrorInvalidValue);
+    }
+    *handle = {(int)getpid(), file->second, gpu.taken[(const uint8_t *)p].first};
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t handle, unsigned flags)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.process, handle.file);
+    const int file = flags == cudaIpcMemLazyEnablePeerAccess && handle.process != (int)getpid()
+                         ? open(path, O_RDWR | O_CLOEXEC)
+                         : -1;
+    void *at = file >= 0 ? mmap(nullptr, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    if (file >= 0) {
+        close(file);
+    }
+    if (at == MAP_FAILED) {
+        return said(cudaErrorInvalidValue);
+    }
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
+    gpu.taken[(const uint8_t *)at] = {handle.bytes, OTHER_PROCESS};
+    *p = at;
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *p)
+{
+    (void)finish_all();
+    return give_back(p);
 }
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
