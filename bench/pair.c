@@ -52,6 +52,11 @@ static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_confi
     gr_child_args_add(&a, "--model", c->target);
     gr_child_args_add(&a, "--device", given(c->target_device));
     add_common(&a, p, c);
+    if (c->n_rank > 1) {
+        gr_child_args_add_number(&a, "--tensor-parallel-size", c->n_rank);
+        gr_child_args_add(&a, "--tp-transport", c->tp_transport);
+        gr_child_args_add(&a, "--tp-allreduce", c->tp_allreduce);
+    }
     if (c->n_block > 0) {
         gr_child_args_add_number(&a, "--kv-blocks", c->n_block);
     }
@@ -105,13 +110,18 @@ enum gr_status gr_pair_config_of(const struct gr_bench_options *o, struct gr_pai
                                  const struct gr_geometry **geometry_out)
 {
     const char *transport = gr_bench_choice(o, GR_BENCH_OPTION_transport);
-    const bool on_gpu = o->target_device != GR_DEVICE_CPU || o->draft_device != GR_DEVICE_CPU;
+    const bool on_gpu = gr_devices_on_gpu(&o->target_device) || o->draft_device != GR_DEVICE_CPU;
     struct gr_pair_config c = {.target = gr_bench_path_of(o, GR_BENCH_OPTION_model),
                                .draft = o->draft,
                                .geometry = o->geometry,
                                .tuned = o->tuned,
                                .require_tuned = o->require_tuned,
-                               .transport = transport != NULL ? transport : ""};
+                               .transport = transport != NULL ? transport : "",
+                               .n_rank = (int)o->tensor_parallel_size,
+                               .tp_transport = gr_bench_choice(o, GR_BENCH_OPTION_tp_transport),
+                               .tp_allreduce = gr_bench_choice(o, GR_BENCH_OPTION_tp_allreduce)};
+    GR_TRY(gr_devices_check("--target-device", &o->target_device, o->tensor_parallel_size));
+    GR_TRY(gr_devices_beside(&o->target_device, "--draft-device", o->draft_device));
     GR_TRY(gr_geometry_find(c.geometry, geometry_out));
     if (c.draft == NULL) {
         c.draft = gr_bench_path(*geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft");
@@ -128,7 +138,9 @@ enum gr_status gr_pair_config_of(const struct gr_bench_options *o, struct gr_pai
 
 bool gr_pair_on_one_gpu(const struct gr_pair_config *c)
 {
-    return on_gpu(c->target_device) && strcmp(c->target_device, c->draft_device) == 0;
+    const size_t first = strcspn(c->target_device, ","); /* rank 0's, whose process a drafter may share */
+    return on_gpu(c->target_device) && strlen(c->draft_device) == first &&
+           strncmp(c->target_device, c->draft_device, first) == 0;
 }
 
 /* ---- running ---- */

@@ -4,6 +4,7 @@
 #define GR_BENCH_PAIR_H
 
 #include "bench/options/options.h"
+#include "common/base/device.h"
 #include "common/process/children.h"
 #include "model/load/expand.h"
 #include "model/files/tuned.h"
@@ -14,7 +15,10 @@ struct gr_pair_config {
     bool draft_is_head;                         /* an EAGLE-3 head */
     const char *target_program, *draft_program; /* paths; NULL: those beside this program */
     bool colocated;                             /* the drafter runs in the target's process, over loop */
-    char target_device[16], draft_device[16];   /* "": cpu */
+    char target_device[GR_DEVICES_TEXT];        /* "": cpu; in a group one for each rank */
+    char draft_device[16];                      /* "": cpu */
+    int n_rank;                                 /* of the target's group; 0, 1: none */
+    const char *tp_transport, *tp_allreduce;    /* of a group; NULL: the defaults */
     const char *geometry; /* both are expanded to it (model/load/expand.h); NULL: as in the folders */
     const char *tuned;    /* measured shapes, for those on a GPU (model/files/tuned.h); NULL: none */
     bool require_tuned;

@@ -22,12 +22,12 @@ enum gr_status gr_rows_open(const struct gr_bench_options *o, struct gr_rows *ou
     const size_t bytes = (GR_WIRE_BULK_BYTES_MAX + GR_FAR_PAGE_BYTES - 1) / GR_FAR_PAGE_BYTES * GR_FAR_PAGE_BYTES;
     struct gr_rows r = {.far = NULL};
     char pci[32];
-    if (o->device == GR_DEVICE_CPU) {
+    if (!gr_devices_on_gpu(&o->device)) {
         *out = r;
         return GR_OK;
     }
-    GR_TRY(gr_device_placed("--device", o->device));
-    GR_TRY(gr_cuda_far_memory_open(o->device, &r.far));
+    GR_TRY(gr_devices_check("--device", &o->device, 1));
+    GR_TRY(gr_cuda_far_memory_open(o->device.device[0], &r.far));
     const enum gr_status st = r.far->take(r.far->ctx, bytes, &r.at);
     if (st != GR_OK) {
         gr_cuda_far_memory_close(r.far);
@@ -35,7 +35,7 @@ enum gr_status gr_rows_open(const struct gr_bench_options *o, struct gr_rows *ou
     }
     v.far = r.far;
     gr_verbs_configure(&v);
-    if (gr_cuda_device_pci(o->device, pci)) {
+    if (gr_cuda_device_pci(o->device.device[0], pci)) {
         gr_verbs_prefer_near(pci);
     }
     *out = r;

@@ -15,6 +15,7 @@
 #include "model/eagle3.h"
 #include "model/llama.h"
 #include "model/files/model_path.h"
+#include "target_worker/rank_group.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -24,13 +25,15 @@
 #define N_REP_MAX GR_STAGE_REP_MAX
 #define N_TREE_MAX 64 /* rows of a tree, at most */
 #define N_TOP 10      /* children of a row: EAGLE-3's default */
-#define N_AGAIN 8     /* passes one after another, of which a mean counts as one */
+#define RANK_LIMIT_NS (60 * GR_S)
+#define N_AGAIN 8 /* passes one after another, of which a mean counts as one */
 
 static const struct gr_sampling greedy = {.top_p = 1.0f};
 
 /* One model and what a pass of it costs at least. */
 struct stage {
     struct gr_lm *lm;
+    struct gr_group *group; /* owned; NULL: none */
     struct gr_hf_config hf;
     int n_context, n_rep;
     size_t weight_bytes, kv_bytes_per_token;
@@ -407,6 +410,8 @@ struct stage_options {
     int n_folder_pos;                   /* the folder's positions, where the geometry's own are needed; else 0 */
     int n_thread, device;
     int retrieval; /* tokens; 0: no views */
+    bool no_chain;
+    struct gr_rank_group_config ranks; /* n_rank 1: no group. device is this rank's then */
 };
 
 /* A context after the folder's last position: the geometry's model may have that one, and the cost is its cost. */
@@ -426,28 +431,53 @@ static const char *name_of(const struct stage_options *o, const char *dir)
     return o->geometry != NULL ? o->geometry->name : dir;
 }
 
+static bool follows(const struct stage_options *o)
+{
+    return o->ranks.n_rank > 1 && o->ranks.ranks->rank > 0;
+}
+
+static enum gr_status open_group(struct stage *s, const struct stage_options *o, struct gr_llama_config *c)
+{
+    struct gr_hf_config hf;
+    GR_TRY(gr_model_path_config(o->model, &hf));
+    GR_TRY(gr_expand_config(o->geometry, o->model, &hf));
+    if (follows(o)) {
+        c->head_dir = NULL;
+    }
+    return gr_rank_group_open(&o->ranks, &hf, c, &s->group);
+}
+
 static enum gr_status create_target(struct stage *s, const struct stage_options *o)
 {
     const int n_block = (s->n_context + N_ROW_MAX) / GR_KV_BLOCK_TOKENS + 1;
-    const struct gr_llama_config c = {.dir = o->model,
-                                      .isa = o->isa,
-                                      .n_thread = o->n_thread,
-                                      .head_dir = o->head,
-                                      .n_ctx_max = s->n_context + N_ROW_MAX,
-                                      .n_row_max = N_ROW_MAX,
-                                      .n_out_max = 64,
-                                      .n_pool_block = n_block,
-                                      .n_scratch_block = 4,
-                                      .geometry = o->geometry,
-                                      .geometry_positions = o->n_folder_pos > 0,
-                                      .tuned = o->tuned,
-                                      .n_seq_max = 1};
+    const size_t n_rank = (size_t)o->ranks.n_rank;
+    struct gr_llama_config c = {.dir = o->model,
+                                .isa = o->isa,
+                                .n_thread = o->n_thread,
+                                .head_dir = o->head,
+                                .n_ctx_max = s->n_context + N_ROW_MAX,
+                                .n_row_max = N_ROW_MAX,
+                                .n_out_max = 64,
+                                .n_pool_block = n_block,
+                                .n_scratch_block = 4,
+                                .geometry = o->geometry,
+                                .geometry_positions = o->n_folder_pos > 0,
+                                .tuned = o->tuned,
+                                .no_chain = o->no_chain,
+                                .n_seq_max = 1};
+    if (n_rank > 1) {
+        GR_TRY(open_group(s, o, &c));
+    }
     GR_TRY(gr_llama_create_on(o->device, &c, &s->hf, NULL, &s->lm));
+    if (follows(o)) {
+        return GR_OK;
+    }
     GR_TRY(check_context(s, name_of(o, o->model)));
-    s->weight_bytes = gr_llama_weight_bytes(&s->hf);
-    s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2); /* bf16 */
-    s->flops_per_row = gr_llama_flops_per_row(&s->hf);
-    s->head_flops = 2.0 * gr_hf_vocab_rows(&s->hf) * s->hf.hidden;
+    /* What a rank of a group has. */
+    s->weight_bytes = gr_llama_weight_bytes(&s->hf) / n_rank;
+    s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2) / n_rank;
+    s->flops_per_row = gr_llama_flops_per_row(&s->hf) / (double)n_rank;
+    s->head_flops = 2.0 * gr_hf_vocab_rows(&s->hf) * s->hf.hidden / (double)n_rank;
     GR_TRY(prepare(s, o->model, n_block));
     const struct gr_kv_budget most = {.n_sink = 2, .n_retrieval = o->retrieval / GR_KV_BLOCK_TOKENS, .n_window = 8};
     return o->retrieval > 0 ? gr_lm_view_create(s->lm, &most, 1) : GR_OK;
@@ -482,6 +512,7 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
 static void destroy(struct stage *s)
 {
     gr_lm_destroy(s->lm);
+    gr_group_destroy(s->group);
     void *all[] = {s->token,   s->pos,
                    s->cell,    s->limit,
                    s->n_anc,   s->out_row,
@@ -502,7 +533,7 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
         "stage",      "rows",  "median ms", "device ms", "min ms",           "bytes ms",    "ops ms",
         "% of floor", "tok/s", "of full",   "full ms",   "expected of full", "of expected", "refresh ms"};
     const int n_column = (int)GR_ARRAY_LEN(columns) - (target->has_views ? 0 : 5);
-    char note[1000], head_note[128] = "", geometry_note[160] = "", position_note[160] = "";
+    char note[1000], ranks_note[96] = "", head_note[128] = "", geometry_note[160] = "", position_note[160] = "";
     if (o->geometry != NULL) {
         snprintf(geometry_note, sizeof(geometry_note),
                  " expanded to %s (its cost; what is predicted stays the folder's)", o->geometry->name);
@@ -512,17 +543,20 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
                  " (the folder has %d positions: those after them are for cost only, nothing is predicted there)",
                  o->n_folder_pos);
     }
+    if (o->ranks.n_rank > 1) {
+        snprintf(ranks_note, sizeof(ranks_note), ", %d ranks (bytes and operations: of one)", o->ranks.n_rank);
+    }
     if (head->lm != NULL) {
         snprintf(head_note, sizeof(head_note), ", %.1f GB/s reading %.0f MB (head %s)", head->bytes_per_s / 1e9,
                  (double)pass_bytes(head) / 1e6, o->head);
     }
     snprintf(note, sizeof(note),
-             "%s%s, %s, %s kernels, %d threads, context %d%s; this machine: %.0f GFLOP/s %s, %.1f GB/s "
+             "%s%s, %s%s%s, %s kernels, %d threads, context %d%s; this machine: %.0f GFLOP/s %s, %.1f GB/s "
              "reading %.0f MB%s",
-             o->model, geometry_note, target->lm->numerics_id, target->lm->kernels->name,
-             gr_team_size(target->lm->team), target->n_context, position_note, target->peak_flops / 1e9,
-             o->device == GR_DEVICE_CPU ? "f32 FMA" : "bf16 on the GPU", target->bytes_per_s / 1e9,
-             (double)pass_bytes(target) / 1e6, head_note);
+             o->model, geometry_note, target->lm->numerics_id, o->no_chain ? ", no chain" : "", ranks_note,
+             target->lm->kernels->name, gr_team_size(target->lm->team), target->n_context, position_note,
+             target->peak_flops / 1e9, o->device == GR_DEVICE_CPU ? "f32 FMA" : "bf16 on the GPU",
+             target->bytes_per_s / 1e9, (double)pass_bytes(target) / 1e6, head_note);
     gr_table_begin(t, format, stdout, "stages", note, columns, n_column);
 }
 
@@ -531,8 +565,12 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
     static const int verify_rows[] = {1, 2, 4, 8, 16, 32, 64};
     static const int head_rows[] = {1, 4, 8, 10, 64};
     struct gr_table t;
-    if (o->device != GR_DEVICE_CPU && measure_ceilings(target, NULL, o->device) != GR_OK) {
+    const bool leads = !follows(o);
+    if (leads && o->device != GR_DEVICE_CPU && measure_ceilings(target, NULL, o->device) != GR_OK) {
         return 1;
+    }
+    if (follows(o)) {
+        return create_target(target, o) == GR_OK && gr_llama_follow(target->lm) == GR_OK ? 0 : 1;
     }
     if (create_target(target, o) != GR_OK || (o->head != NULL && create_head(head, o) != GR_OK)) {
         return 1;
@@ -564,16 +602,27 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
 /* ---- options ---- */
 
 /* tuned: what it points to. Logged. */
-static enum gr_status read_options(const struct gr_bench_options *o, struct gr_tuned *tuned, struct stage_options *out)
+static enum gr_status read_options(const struct gr_bench_options *o, struct gr_tuned *tuned, struct gr_ranks *ranks,
+                                   struct stage_options *out)
 {
+    GR_TRY(gr_devices_check("--device", &o->device, o->tensor_parallel_size));
     *out = (struct stage_options){.model = gr_bench_path_of(o, GR_BENCH_OPTION_model),
                                   .head = o->head,
                                   .isa = gr_bench_choice(o, GR_BENCH_OPTION_stages_isa),
                                   .n_thread = (int)o->threads,
-                                  .device = o->device,
-                                  .retrieval = (int)o->retrieval};
+                                  .device = gr_devices_of(&o->device, ranks->rank),
+                                  .retrieval = (int)o->retrieval,
+                                  .no_chain = o->no_chain};
+    out->ranks = (struct gr_rank_group_config){.model = out->model,
+                                               .devices = o->device,
+                                               .n_rank = (int)o->tensor_parallel_size,
+                                               .n_thread = (int)o->threads,
+                                               .transport = o->tp_transport,
+                                               .allreduce = o->tp_allreduce != 0,
+                                               .limit_ns = RANK_LIMIT_NS,
+                                               .ranks = ranks};
     GR_TRY(gr_geometry_find(o->geometry, &out->geometry));
-    GR_TRY(gr_tuned_open(o->tuned, o->require_tuned, o->device != GR_DEVICE_CPU, tuned));
+    GR_TRY(gr_tuned_open(o->tuned, o->require_tuned, out->device != GR_DEVICE_CPU, tuned));
     out->tuned = tuned->file != NULL ? tuned : NULL;
     return GR_OK;
 }
@@ -594,11 +643,16 @@ int gr_bench_stages(int argc, char **argv)
     static struct gr_bench_options o;
     struct stage_options s;
     struct gr_tuned tuned;
+    struct gr_ranks ranks;
+    if (gr_ranks_inherit(&ranks)) {
+        gr_log_init(gr_ranks_role(&ranks, "graft-bench"));
+    }
     const int status = gr_bench_options_read(&o, GR_BENCH_STAGES, argc, argv);
     if (status >= 0) {
         return status;
     }
-    const enum gr_status st = read_options(&o, &tuned, &s);
+    const enum gr_status st = read_options(&o, &tuned, &ranks, &s);
+    s.ranks.argv = argv - 1; /* with the word that comes before */
     if (st != GR_OK) {
         return gr_program_refused(st);
     }
@@ -614,9 +668,16 @@ int gr_bench_stages(int argc, char **argv)
     struct stage target = {.n_context = (int)o.context, .n_rep = (int)o.stage_reps};
     struct stage head = target;
     const int result = measure(&target, &head, gr_bench_format(&o), &s);
+    const bool leads = target.group != NULL && ranks.rank == 0;
+    if (leads) {
+        gr_rank_group_let_go(&ranks);
+    }
     if (head.lm != NULL) {
         destroy(&head);
     }
     destroy(&target);
+    if (leads) {
+        gr_ranks_finish(&ranks);
+    }
     return result;
 }

@@ -131,7 +131,7 @@ static enum gr_status run(struct bench *b, enum gr_table_format format)
              "ping: RTT/2; round: %d nodes there, verdict and %d x %u bytes of features back, whole; "
              "per_s: frames one way (round: rounds); %s%s",
              GR_NODE_MAX, GR_STEP_PATH, b->n_row_byte, b->busy ? "busy-polled" : "asleep in poll",
-             b->o.device != GR_DEVICE_CPU ? "; rows of bulk frames begin and end in that memory" : "");
+             gr_devices_on_gpu(&b->o.device) ? "; rows of bulk frames begin and end in that memory" : "");
     GR_TRY(gr_rows_open(&b->o, &b->rows));
     gr_table_begin(&b->table, format, stdout, "transport", note, columns, (int)GR_ARRAY_LEN(columns));
     enum gr_status st = GR_OK;
@@ -154,7 +154,7 @@ static bool take_kind(struct bench *b, enum gr_transport_kind kind)
         log_error("--transport: loop is within one process and has no --peer");
         return false;
     }
-    if (kind == GR_TRANSPORT_LOOP && b->o.device != GR_DEVICE_CPU) {
+    if (kind == GR_TRANSPORT_LOOP && gr_devices_on_gpu(&b->o.device)) {
         log_error("--transport: loop is within one process, whose rows stay where they are: not with --device");
         return false;
     }
@@ -173,7 +173,7 @@ static bool take_kinds(struct bench *b)
     if (list->n == 0 && b->o.peer != NULL) {
         return take_kind(b, GR_TRANSPORT_TCP);
     }
-    const bool on_device = b->o.device != GR_DEVICE_CPU;
+    const bool on_device = gr_devices_on_gpu(&b->o.device);
     for (size_t i = on_device ? 1 : 0; list->n == 0 && i < GR_ARRAY_LEN(usual); i++) {
         fits = take_kind(b, usual[i]) && fits;
     }
@@ -201,7 +201,7 @@ static bool prepare(struct bench *b)
 {
     const struct gr_bench_options *o = &b->o;
     gr_rows_configure(o);
-    if (o->require_gpudirect && o->device == GR_DEVICE_CPU) {
+    if (o->require_gpudirect && !gr_devices_on_gpu(&o->device)) {
         log_error("--require-gpudirect: --device cpu has no memory of a GPU");
         return false;
     }

@@ -353,7 +353,7 @@ static bool prepare(const struct gr_bench_options *o, struct tune *t)
                        .draft = o->tune_draft != NULL ? o->tune_draft : o->head,
                        .output = o->output,
                        .what = o->what,
-                       .device = o->device,
+                       .device = o->device.device[0],
                        .n_rep = (int)o->tune_reps,
                        .format = gr_bench_format(o)};
     if (t->output == NULL) {

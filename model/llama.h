@@ -50,6 +50,7 @@ struct gr_llama_config {
     /* NULL: alone. Else this rank's end of a tensor-parallel group, borrowed for as long as the model lives; all ranks
      * create the model with the same values, but the head, which rank 0 alone has. */
     struct gr_group *group;
+    bool no_chain; /* only a GPU's runtime asks: linear layers are kernels of their own */
     /* With a group of GPUs: how they exchange sums (cuda/ranks.h), borrowed for the call; NULL on CPUs. */
     const struct gr_cuda_ranks_maker *gpu_ranks;
 };

@@ -4,19 +4,16 @@
 #include "common/base/fallback.h"
 #include "common/base/free_memory.h"
 #include "common/base/log.h"
-#include "common/process/ranks.h"
 #include "model/files/capture.h"
 #include "model/cuda/llama.h"
-#include "model/cuda/ranks_make.h"
 #include "common/base/device.h"
 #include "model/kv/kv_size.h"
 #include "model/llama.h"
 #include "model/tokenizer/tokenizer_of_model.h"
 #include "model/files/model_path.h"
-#include "model/group/group_memory.h"
-#include "model/load/shard.h"
 #include "target_worker/compute/calibrate.h"
 #include "target_worker/policy/specpv.h"
+#include "target_worker/rank_group.h"
 #include "target_worker/machine/target.h"
 #include "target_worker/compute/verifier.h"
 #include "transport/worker/worker_options.h"
@@ -31,8 +28,6 @@
 #define CALIBRATE_NS (40 * GR_MS) /* it delays a restarted worker's first token */
 #define OTHER_BYTES_MAX 65536     /* of the other messages that may be queued between two passes */
 #define PREFILL_CHUNK 256         /* rows; part of numerics_id where prefill has kernels of its own */
-
-#define GROUP_SPINS 2000 /* looks at another rank before a thread sleeps, where each has CPUs of its own */
 
 struct worker {
     struct gr_lm *lm;
@@ -221,55 +216,19 @@ static bool follows(const struct gr_target_options *o)
     return o->n_rank > 1 && o->ranks->rank > 0;
 }
 
-/* Threads of a rank: the CPUs are shared out, where nobody has said how many. */
-static int rank_threads(const struct gr_target_options *o)
-{
-    return o->n_thread > 0 || o->n_rank == 1 ? o->n_thread : GR_MAX(gr_cpu_count() / o->n_rank, 1);
-}
-
-/* How GPUs of a group exchange sums. Rank 0 looks at all of them, so that one line tells what is wrong with one. */
-static enum gr_status choose_exchange(const struct gr_target_options *o, struct gr_llama_config *c)
-{
-    if (!gr_devices_on_gpu(&o->devices)) {
-        return GR_OK;
-    }
-    for (int i = 0; o->ranks->rank == 0 && i < o->n_rank; i++) {
-        GR_TRY(gr_device_check(o->devices.device[i]));
-    }
-    c->gpu_ranks = gr_cuda_ranks_maker_of((enum gr_cuda_ranks_kind)o->rank_transport, o->rank_allreduce);
-    return c->gpu_ranks != NULL ? GR_OK : GR_EUNSUPPORTED;
-}
-
-/* In the thread that has seen a rank's end, before the process ends: kernels that wait for it go on. */
-static void abort_group(void *group)
-{
-    gr_group_abort_device(group);
-}
-
-/* This process's place in the group. Rank 0 starts the others, once it is known that the model can be split so. */
 static enum gr_status open_group(struct worker *w, const struct gr_target_options *o, const struct gr_hf_config *hf,
                                  struct gr_llama_config *c)
 {
-    struct gr_ranks *ranks = o->ranks;
-    GR_TRY(gr_shard_check(o->model, hf, o->n_rank));
-    GR_TRY(choose_exchange(o, c));
-    if (ranks->rank == 0) {
-        GR_TRY(gr_ranks_start(ranks, o->n_rank, o->argv));
-    }
-    const size_t n_part = gr_llama_part_max(hf, c->n_row_max);
-    GR_TRY(gr_ranks_map(ranks, gr_group_memory_bytes(o->n_rank, n_part)));
-    const bool roomy = gr_cpu_count() >= o->n_rank * rank_threads(o);
-    const struct gr_group_memory_config g = {.memory = ranks->memory,
-                                             .rank = ranks->rank,
-                                             .n_rank = o->n_rank,
-                                             .n_part_max = n_part,
-                                             .limit_ns = o->rank_limit_ns,
-                                             .n_spin = roomy ? GROUP_SPINS : 0};
-    GR_TRY(gr_group_memory_create(&g, &w->group));
-    gr_ranks_abort_with(ranks, abort_group, w->group);
-    c->group = w->group;
-    c->n_thread = rank_threads(o);
-    return GR_OK;
+    const struct gr_rank_group_config g = {.model = o->model,
+                                           .devices = o->devices,
+                                           .n_rank = o->n_rank,
+                                           .n_thread = o->n_thread,
+                                           .transport = o->rank_transport,
+                                           .allreduce = o->rank_allreduce,
+                                           .limit_ns = o->rank_limit_ns,
+                                           .ranks = o->ranks,
+                                           .argv = o->argv};
+    return gr_rank_group_open(&g, hf, c, &w->group);
 }
 
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
@@ -451,8 +410,7 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
 static void destroy(struct worker *w, const struct gr_target_options *o)
 {
     if (w->group != NULL) {
-        gr_ranks_let_go(o->ranks);
-        gr_ranks_abort_with(o->ranks, NULL, NULL);
+        gr_rank_group_let_go(o->ranks);
     }
     gr_worker_io_destroy(w->io);
     gr_target_destroy(w->target);

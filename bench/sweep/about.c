@@ -27,7 +27,7 @@ static json_t *devices_of(const struct gr_sweep *s)
 {
     json_t *list = json_array();
     for (int i = 0; i < s->o.devices.n; i++) {
-        json_array_append_new(list, json_integer(s->o.devices.value[i]));
+        json_array_append_new(list, json_integer(s->o.devices.device[i]));
     }
     return list;
 }

@@ -71,7 +71,7 @@ static void place(const struct gr_sweep *s, const struct gr_fleet *f, struct job
 static void build_rank(const struct gr_sweep *s, const struct gr_sweep_life *l, struct job *j)
 {
     const struct gr_fleet *f = l->fleet;
-    const bool on_gpu = s->o.devices.value[0] != GR_DEVICE_CPU;
+    const bool on_gpu = s->o.devices.device[0] != GR_DEVICE_CPU;
     struct gr_child_args *a = &j->rank.args;
     gr_line_begin(&j->rank, "graft");
     gr_child_args_add_flag(a, "launch", true);

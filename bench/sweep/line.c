@@ -37,21 +37,21 @@ void gr_line_words(struct gr_line *l, const char *text)
 
 const char *gr_line_devices(struct gr_line *l, const struct gr_sweep *s, int first, int n)
 {
-    const struct gr_option_list *d = &s->o.devices;
+    const struct gr_devices *d = &s->o.devices;
     char text[256] = "";
-    if (d->value[0] == GR_DEVICE_CPU) {
+    if (d->device[0] == GR_DEVICE_CPU) {
         return "cpu";
     }
     for (int i = 0; i < n; i++) {
         const size_t at = strlen(text);
-        snprintf(text + at, sizeof(text) - at, "%scuda:%d", i > 0 ? "," : "", (int)d->value[first + i]);
+        snprintf(text + at, sizeof(text) - at, "%scuda:%d", i > 0 ? "," : "", (int)d->device[first + i]);
     }
     return gr_line_keep(l, "%s", text);
 }
 
 static bool on_gpu(const struct gr_sweep *s)
 {
-    return s->o.devices.value[0] != GR_DEVICE_CPU;
+    return s->o.devices.device[0] != GR_DEVICE_CPU;
 }
 
 /* What targets and drafters are told alike. */

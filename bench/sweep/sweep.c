@@ -268,19 +268,19 @@ static enum gr_status find_models(struct gr_sweep *s)
 /* On CPUs there are as many devices as anybody asks for, unless each has CPUs of its own. */
 static enum gr_status find_devices(struct gr_sweep *s)
 {
-    const struct gr_option_list *d = &s->o.devices;
+    const struct gr_devices *d = &s->o.devices;
     cpu_set_t own;
     CPU_ZERO(&own);
     (void)sched_getaffinity(0, sizeof(own), &own);
     for (int i = 0; i < d->n; i++) {
         for (int k = 0; k < i; k++) {
-            if (d->value[i] == d->value[k] || d->value[k] == GR_DEVICE_CPU || d->value[i] == GR_DEVICE_CPU) {
+            if (d->device[i] == d->device[k] || d->device[k] == GR_DEVICE_CPU || d->device[i] == GR_DEVICE_CPU) {
                 log_error("--devices: `cpu' alone, or different GPUs, are wanted");
                 return GR_EINVAL;
             }
         }
     }
-    s->site.n_device = d->value[0] == GR_DEVICE_CPU ? 0 : d->n;
+    s->site.n_device = d->device[0] == GR_DEVICE_CPU ? 0 : d->n;
     s->site.n_cpu = CPU_COUNT(&own);
     s->site.device_cpu = (int)s->o.device_cpus;
     return GR_OK;

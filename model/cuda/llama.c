@@ -39,7 +39,8 @@ struct llama {
     uint16_t *fused_alias;           /* lm.shipped as the device sees it */
     const struct gr_far_memory *far; /* borrowed: lm.shipped lies there; NULL: in pinned memory of the host */
     /* of a group */
-    struct gr_group *group;      /* borrowed; NULL: alone */
+    struct gr_group *group; /* borrowed; NULL: alone */
+    bool no_chain;
     struct gr_shard shard;       /* alone: all of it */
     struct gr_cuda_ranks *ranks; /* owned */
     struct gr_steps steps;
@@ -615,9 +616,8 @@ static enum gr_status take_state(struct llama *m, int n_seq_max, bool ranks, con
     GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, &config));
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;
-    if (!ranks &&
-        m->group ==
-            NULL) { /* a drafter may share the GPU with a target, and only one of them may have kernels that wait */
+    /* A drafter may share the GPU with a target, and only one of them may have kernels that wait. */
+    if (!ranks && m->group == NULL && !m->no_chain) {
         GR_TRY(gr_cuda_take(d, "activations and tables", sizeof(*m->m.work.chain), &p));
         m->m.work.chain = p;
     }
@@ -689,6 +689,7 @@ static enum gr_status tune(struct llama *m, const struct gr_llama_config *c)
 static enum gr_status take_place(struct llama *m, const struct gr_llama_config *c)
 {
     m->shard = gr_shard_whole(&m->source.hf);
+    m->no_chain = c->no_chain;
     if (c->group == NULL) {
         return GR_OK;
     }

@@ -62,9 +62,9 @@ static void test_defaults(void **state)
     assert_int_equal(read_words(GR_BENCH_LONG, "--context", "4k,30k"), -1);
     assert_true(o.reps == 5 && o.contexts.value[1] == 30720 && o.nodes == 15 && o.specpv.n == 3 && o.budgets.n == 1);
     assert_int_equal(read_words(GR_BENCH_TUNE, "gemm", NULL), -1);
-    assert_true(o.device == 0 && o.tune_reps == 51 && o.what == GR_BENCH_GEMM);
+    assert_true(o.device.device[0] == 0 && o.tune_reps == 51 && o.what == GR_BENCH_GEMM);
     assert_int_equal(read_words(GR_BENCH_STAGES, "-o", "jsonl"), -1);
-    assert_true(o.device == -1 && o.stage_reps == 31 && o.format == 3);
+    assert_true(o.device.device[0] == -1 && o.stage_reps == 31 && o.format == 3);
 }
 
 static void test_lists(void **state)
