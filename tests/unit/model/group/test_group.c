@@ -158,6 +158,16 @@ static void *agree(void *arg)
     a->n_wrong += gr_group_all_ok(a->g, GR_OK) != GR_OK;
     a->n_wrong += gr_group_all_ok(a->g, mine) != (a->g->rank == 2 ? GR_EFORMAT : GR_ENOMEM);
     a->n_wrong += gr_group_same(a->g, "size", "abcd", 4) != GR_OK;
+    uint8_t own[70], all[GR_GROUP_RANK_MAX * sizeof(own)];
+    for (size_t i = 0; i < sizeof(own); i++) {
+        own[i] = (uint8_t)(255 - i * (size_t)(a->g->rank + 1));
+    }
+    a->n_wrong += gr_group_all_give(a->g, own, sizeof(own), all) != GR_OK;
+    for (size_t i = 0; i < (size_t)a->g->n_rank * sizeof(own); i++) {
+        a->n_wrong += all[i] != (uint8_t)(255 - i % sizeof(own) * (i / sizeof(own) + 1));
+    }
+    uint32_t word = a->g->rank == 0 ? 4711 : 0;
+    a->n_wrong += gr_group_broadcast_patiently(a->g, &word, sizeof(word)) != GR_OK || word != 4711;
     return NULL;
 }
 
