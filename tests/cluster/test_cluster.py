@@ -474,6 +474,24 @@ def gpus_by_place():
 
 
 @case
+def mpirun_group_of_ranks():
+    """A target that is a group of two processes is one rank of the job; its GPUs are side by side."""
+    plan = path("groups.yaml")
+    with open(plan, "w", encoding="utf-8") as f:
+        f.write("targets:\n- {count: 1, tp: 2}\ndrafts:\n- {count: 1}\n")
+    done = job(*MPIRUN, "-np", "3", GRAFT, "launch", "--plan", plan, *PAIR[2:], "--", *TURN, "--max-tokens", "32")
+    assert ids_of(done) == plain(32), done.stderr
+    with open(plan, "w", encoding="utf-8") as f:
+        f.write("targets:\n- {count: 2, tp: 2, device: 'cuda:local'}\n")
+    fake = {"LD_LIBRARY_PATH": os.path.join(BUILD, "tests/cluster")}
+    command = (*MPIRUN, "-np", "3", GRAFT, "launch", "--plan", plan, "--model", TARGET, "--start-within", "20")
+    done = job(*command, FAKE_GPUS="3", **fake)
+    has(done, "rank 2 on host", "sees 3 GPUs, and 2 ranks of that host want 4 (cuda:local), this one 2")
+    done = job(*command, FAKE_GPUS="4", **fake)  # which are not there; the first to say so ends the job
+    assert any(w in done.stderr for w in ("cuda:0:", "cuda:2:")), done.stderr
+
+
+@case
 def mpirun_of_several_commands():
     """MPMD, and ranks that follow the launcher's numbers, not the order of words. [A8]"""
     one = (GRAFT, "launch", *PAIR)
