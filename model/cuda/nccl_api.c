@@ -38,7 +38,7 @@ enum gr_status gr_nccl_load(struct gr_nccl_api *api)
     if (!find_all(library, api)) {
         return GR_EUNSUPPORTED;
     }
-    if (api->version(&version) != ncclSuccess || version < OLDEST) {
+    if (api->version(&version) != GR_NCCL_OK || version < OLDEST) {
         log_error("NCCL: version %d; %d is the oldest that will do", version, OLDEST);
         return GR_EUNSUPPORTED;
     }

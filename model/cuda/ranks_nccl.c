@@ -26,7 +26,7 @@ struct range {
 struct nccl_ranks {
     struct gr_cuda_ranks r;
     struct gr_nccl_api api;
-    ncclComm_t comm; /* owned */
+    gr_nccl_comm comm; /* owned */
     bool allreduce;
     struct gr_cuda_device *device; /* borrowed */
     struct gr_group *group;        /* borrowed */
@@ -50,9 +50,9 @@ static struct nccl_ranks *of(struct gr_cuda_ranks *r)
     return GR_CONTAINER_OF(r, struct nccl_ranks, r);
 }
 
-static enum gr_status check(const struct nccl_ranks *p, ncclResult_t e, const char *what)
+static enum gr_status check(const struct nccl_ranks *p, int e, const char *what)
 {
-    if (e == ncclSuccess) {
+    if (e == GR_NCCL_OK) {
         return GR_OK;
     }
     log_error("NCCL: %s: %s", what, p->api.text(e));
@@ -66,8 +66,8 @@ static enum gr_status exchange(struct nccl_ranks *p, int partner, const float *f
 {
     struct CUstream_st *stream = p->device->stream;
     GR_TRY(check(p, p->api.begin(), "a group of calls"));
-    GR_TRY(check(p, p->api.send(from, n_from, ncclFloat, partner, p->comm, stream), "to send"));
-    GR_TRY(check(p, p->api.receive(to, n_to, ncclFloat, partner, p->comm, stream), "to receive"));
+    GR_TRY(check(p, p->api.send(from, n_from, GR_NCCL_FLOAT, partner, p->comm, stream), "to send"));
+    GR_TRY(check(p, p->api.receive(to, n_to, GR_NCCL_FLOAT, partner, p->comm, stream), "to receive"));
     return check(p, p->api.end(), "an exchange");
 }
 
@@ -103,8 +103,9 @@ static enum gr_status join_tree(struct nccl_ranks *p, float *x, size_t n)
 
 static enum gr_status sum(struct nccl_ranks *p, float *x, size_t n)
 {
-    return p->allreduce ? check(p, p->api.allreduce(x, x, n, ncclFloat, ncclSum, p->comm, p->device->stream), "a sum")
-                        : join_tree(p, x, n);
+    return p->allreduce
+               ? check(p, p->api.allreduce(x, x, n, GR_NCCL_FLOAT, GR_NCCL_SUM, p->comm, p->device->stream), "a sum")
+               : join_tree(p, x, n);
 }
 
 static enum gr_status nccl_enqueue_join(struct gr_cuda_ranks *r, const struct gr_cuda_join_args *a)
@@ -134,12 +135,12 @@ static enum gr_status nccl_enqueue_logits(struct gr_cuda_ranks *r, int n)
     struct CUstream_st *stream = p->device->stream;
     if (p->group->rank > 0) {
         const size_t values = (size_t)n * (size_t)width_of(p, p->group->rank);
-        return check(p, p->api.send(p->columns, values, ncclFloat, 0, p->comm, stream), "to send logits");
+        return check(p, p->api.send(p->columns, values, GR_NCCL_FLOAT, 0, p->comm, stream), "to send logits");
     }
     GR_TRY(check(p, p->api.begin(), "a group of calls"));
     for (int i = 1; i < p->group->n_rank; i++) {
         const size_t values = (size_t)n * (size_t)width_of(p, i);
-        GR_TRY(check(p, p->api.receive(room_of(p, i), values, ncclFloat, i, p->comm, stream), "to receive logits"));
+        GR_TRY(check(p, p->api.receive(room_of(p, i), values, GR_NCCL_FLOAT, i, p->comm, stream), "to receive logits"));
     }
     GR_TRY(check(p, p->api.end(), "logits"));
     for (int i = 1; i < p->group->n_rank; i++) {
@@ -248,7 +249,7 @@ static void nccl_begin(struct gr_cuda_ranks *r)
 static enum gr_status nccl_status(struct gr_cuda_ranks *r)
 {
     struct nccl_ranks *p = of(r);
-    ncclResult_t error = ncclSuccess;
+    int error = GR_NCCL_OK;
     set_since(p, 0);
     if (p->group->status != GR_OK) {
         return p->group->status;
@@ -257,7 +258,7 @@ static enum gr_status nccl_status(struct gr_cuda_ranks *r)
         p->group->status = GR_ETIMEDOUT;
     } else if (atomic_load(&p->aborted)) {
         p->group->status = GR_ECLOSED;
-    } else if (p->api.async_error(p->comm, &error) != ncclSuccess || error != ncclSuccess) {
+    } else if (p->api.async_error(p->comm, &error) != GR_NCCL_OK || error != GR_NCCL_OK) {
         log_error("tensor-parallel rank %d: NCCL in step %" PRIu64 ": %s: the group ends", p->group->rank,
                   p->group->step, p->api.text(error));
         p->group->status = GR_ECLOSED;
@@ -319,7 +320,7 @@ static enum gr_status take_memory(struct nccl_ranks *p, const struct gr_cuda_ran
 
 static enum gr_status connect_all(struct nccl_ranks *p)
 {
-    ncclUniqueId id;
+    struct gr_nccl_id id;
     enum gr_status st = p->group->rank == 0 ? check(p, p->api.unique_id(&id), "a name for the group") : GR_OK;
     GR_TRY(gr_group_all_ok(p->group, st));
     GR_TRY(gr_group_broadcast_patiently(p->group, &id, sizeof(id)));

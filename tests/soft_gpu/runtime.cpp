@@ -496,6 +496,11 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return enqueue(stream, {{}, [=] { memset(to, value, bytes); }});
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*fn)(void *data), void *data)
+{
+    return enqueue(stream, {{}, [=] { fn(data); }});
+}
+
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
     return cudaMemsetAsync(to, value, bytes, nullptr);
