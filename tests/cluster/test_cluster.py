@@ -901,6 +901,7 @@ def run():
     slurm_is_here = any(fn.__name__ == "srun_pair" for fn in CASES)
     if slurm_is_here and "GRAFT_TEST_HOSTS" not in os.environ:
         in_own_hosts()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a time limit's: the nodes do not stay
     with tempfile.TemporaryDirectory(prefix="graft-cluster-") as folder:
         STATE["dir"] = folder
         try:
