@@ -37,7 +37,7 @@ static json_t *options_of(const struct gr_sweep *s)
     json_t *o = json_object();
     for (int i = 0; i < GR_BENCH_N_OPTION; i++) {
         const struct gr_option *r = gr_bench_option((enum gr_bench_option_id)i);
-        char number[64];
+        char number[GR_OPTION_TEXT_MAX];
         const char *value = gr_option_text(&s->o.values, r, number);
         if (gr_option_is_for(r, GR_BENCH_SWEEP) && !is_aside(i) && value != NULL) {
             json_object_set_new(o, r->name, json_string(value));

@@ -117,7 +117,7 @@ static void hand_on(struct gr_line *l, const struct gr_sweep *s)
     for (int i = 0; i < GR_BENCH_N_OPTION; i++) {
         const struct gr_option *r = gr_bench_option((enum gr_bench_option_id)i);
         const bool both = gr_option_is_for(r, GR_BENCH_CLIENTS) && gr_option_is_for(r, GR_BENCH_SWEEP);
-        char number[64];
+        char number[GR_OPTION_TEXT_MAX];
         const char *value = gr_option_text(&s->o.values, r, number);
         if (both && value != NULL && gr_bench_is_given(&s->o, (enum gr_bench_option_id)i) && r->kind != GR_KIND_FLAG &&
             i != GR_BENCH_OPTION_format && i != GR_BENCH_OPTION_model) {

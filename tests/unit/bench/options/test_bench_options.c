@@ -56,7 +56,7 @@ static void test_defaults(void **state)
     assert_true(o.reps == 3 && o.sizes.n == 7 && o.sizes.value[6] == 12);
     assert_int_equal(read_words(GR_BENCH_SWEEP, "--tp", "1,4"), -1);
     assert_true(o.sweep_repeat == 3 && o.crowds.n == 3 && o.crowds.value[2] == 64 && o.tp.n == 2 && o.hosts.n == 1 &&
-                o.devices.n == 1 && o.devices.value[0] == -1 && o.speed == 100 && o.max_tokens == 128);
+                o.devices.n == 1 && o.devices.device[0] == -1 && o.speed == 100 && o.max_tokens == 128);
     assert_int_equal(read_words(GR_BENCH_CLIENTS, NULL, NULL), -1);
     assert_true(o.reps == 1 && o.crowds.n == 3 && o.decoding.n == 2 && o.await_targets == 1);
     assert_int_equal(read_words(GR_BENCH_LONG, "--context", "4k,30k"), -1);
