@@ -45,6 +45,11 @@ enum gr_status gr_children_init(struct gr_children *c, const char *key_hex)
     sigset_t set = watched();
     const sigset_t endings = gr_program_endings();
     sigprocmask(SIG_BLOCK, &set, NULL);
+    c->child = calloc(GR_CHILD_MAX, sizeof(*c->child));
+    if (c->child == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
     c->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (c->signal_fd < 0) {
         log_error("signalfd: %s", strerror(errno));
@@ -360,5 +365,6 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
         close(k->joined_fd);
     }
     close(c->signal_fd);
+    free(c->child);
     memset(c, 0, sizeof(*c));
 }

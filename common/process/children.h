@@ -43,7 +43,7 @@ struct gr_child {
 enum gr_child_event { GR_CHILD_NONE, GR_CHILD_RESTARTED, GR_CHILD_GIVEN_UP, GR_CHILD_ENDED };
 
 struct gr_children {
-    struct gr_child child[GR_CHILD_MAX];
+    struct gr_child *child; /* owned: room for GR_CHILD_MAX, as whoever has these may live on a small stack */
     int n;
     int signal_fd; /* SIGCHLD, SIGINT, SIGTERM, SIGHUP, drains: readable when something came */
     char key_hex[65];

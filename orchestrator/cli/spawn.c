@@ -4,9 +4,11 @@
 #include "common/process/child_args.h"
 #include "common/base/clock.h"
 #include "common/base/device.h"
+#include "common/base/log.h"
 #include "common/process/program.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Nothing works without a target: one that ends again and again without a token is given up. A drafter is optional at
@@ -130,14 +132,21 @@ static enum gr_status start_one(struct gr_children *children, struct gr_options 
 enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
                                 const char *join, int64_t n_session)
 {
-    struct gr_options own = *o;
-    own.n_session = n_session;
+    struct gr_options *own = malloc(sizeof(*own)); /* each worker's device stands in it in turn */
+    if (own == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    *own = *o;
+    own->n_session = n_session;
     gr_options_clear_environment();
-    for (int i = 0; i < plan->crew.target.n; i++) {
-        GR_TRY(start_one(children, &own, plan, join, TARGET, i));
+    enum gr_status st = GR_OK;
+    for (int i = 0; i < plan->crew.target.n && st == GR_OK; i++) {
+        st = start_one(children, own, plan, join, TARGET, i);
     }
-    for (int i = 0; i < plan->crew.draft.n && !plan->colocated; i++) {
-        GR_TRY(start_one(children, &own, plan, join, DRAFT, i));
+    for (int i = 0; i < plan->crew.draft.n && !plan->colocated && st == GR_OK; i++) {
+        st = start_one(children, own, plan, join, DRAFT, i);
     }
-    return GR_OK;
+    free(own);
+    return st;
 }
