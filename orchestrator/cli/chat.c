@@ -121,7 +121,8 @@ static void run_turn_again(struct chat *c, struct gr_generation *g)
 
 static void end_answer(const struct gr_generation *g)
 {
-    if (g->cut || g->text.len == 0 || g->text.text[g->text.len - 1] != '\n') { /* the terminal has shown ^C */
+    if (g->cut || g->turn.stream.len == 0 ||
+        g->turn.stream.text[g->turn.stream.len - 1] != '\n') { /* the terminal has shown ^C */
         fputc('\n', stdout);
     }
     fflush(stdout);
@@ -132,10 +133,10 @@ static void end_answer(const struct gr_generation *g)
 
 static void take_answer(struct chat *c, const struct gr_generation *g)
 {
-    const char *text = g->text.text != NULL ? g->text.text : "";
+    const char *text = g->turn.stream.text != NULL ? g->turn.stream.text : "";
     c->last = g->metrics;
     end_answer(g);
-    if (gr_talk_answer(&c->talk, text, g->text.len, g->token, g->n_token) != GR_OK) {
+    if (gr_talk_answer(&c->talk, text, g->turn.stream.len, g->turn.token, g->turn.n_token) != GR_OK) {
         end(c, 1);
     }
 }
@@ -170,7 +171,7 @@ static void take_turn(struct chat *c, const char *text, size_t len)
     }
     gr_lines_pause(c->lines);
     run_turn(c, &g);
-    if (g.failed && g.append && g.n_token == 0 && !is_gone(c)) {
+    if (g.failed && g.append && g.turn.n_token == 0 && !is_gone(c)) {
         run_turn_again(c, &g);
     }
     gr_lines_resume(c->lines);

@@ -71,7 +71,7 @@ void gr_generation_signal(struct gr_generation *g, int signal_number)
     if (g->may_cut && signal_number == SIGINT && g->phase == GR_PHASE_TEXT && !g->stop_sent) {
         g->cut = true;
         gr_out_calm(); /* the command goes on */
-        stop(g, g->n_final);
+        stop(g, g->turn.n_final);
     } else {
         g->interrupted = signal_number;
     }
@@ -79,46 +79,21 @@ void gr_generation_signal(struct gr_generation *g, int signal_number)
 
 /* ---- what comes back ---- */
 
-/* False: the COMMIT does not continue what came before. */
-static bool keep_ids(struct gr_generation *g, const struct gr_msg_commit *m)
-{
-    if (g->n_commit++ == 0) {
-        g->turn_len = m->keep_len;
-    }
-    const uint64_t n_keep = (uint64_t)m->keep_len - g->turn_len;
-    if (m->keep_len < g->turn_len || n_keep < g->n_final || n_keep > g->n_token ||
-        m->final_len < g->turn_len + g->n_final || m->final_len > (uint64_t)m->keep_len + m->ids.n ||
-        m->ids.n > g->cap_token - n_keep) {
-        return false;
-    }
-    memcpy(g->token + n_keep, m->ids.p, m->ids.n * sizeof(*g->token));
-    g->n_token = (uint32_t)n_keep + m->ids.n;
-    return true;
-}
-
-/* Text is made of final tokens alone, and stop strings are looked for there: nothing that is shown is taken back, and a
- * stop string in provisional tokens is found when they are judged. */
 static void keep_tokens(struct gr_generation *g, const struct gr_msg_commit *m)
 {
     bool stopped = false;
-    if (!keep_ids(g, m) || !gr_logprobs_take(&g->logprobs, m, g->turn_len)) {
+    const enum gr_status st = gr_turn_text_take(&g->turn, m, &g->plan.wishes.turn.stop_ids, &stopped);
+    if (st == GR_EPROTO) {
         gr_generation_fail(g, "the tokens that came do not continue the text");
-    }
-    while (!g->failed && !stopped && g->n_final < g->n_token && g->turn_len + g->n_final < m->final_len) {
-        const int32_t id = g->token[g->n_final++];
-        if (gr_stop_hits(&g->plan.wishes.turn.stop_ids, id)) {
-            break; /* the text ends before it, and the target has ended the turn */
-        }
-        if (gr_text_stream_push(&g->text, id, &stopped) != GR_OK) {
-            g->failed = true;
-        }
+    } else if (st != GR_OK) {
+        g->failed = true;
     }
     const bool written = generation_show_text(g);
     if (stopped || !written || g->failed) {
-        stop(g, g->n_final);
+        stop(g, g->turn.n_final);
     }
     if (!isatty(STDOUT_FILENO)) {
-        gr_generation_progress(g, "generating: %" PRIu64 " of at most %" PRIu64 " tokens", g->n_final,
+        gr_generation_progress(g, "generating: %" PRIu64 " of at most %" PRIu64 " tokens", g->turn.n_final,
                                (uint64_t)g->o->max_tokens);
     }
 }
@@ -127,14 +102,14 @@ static void compare_tokens(struct gr_generation *g, const struct gr_msg_commit *
 {
     g->last_gap = m->gap;
     for (uint32_t i = 0; i < m->ids.n; i++) {
-        const bool differs = g->n_plain >= g->n_token || g->token[g->n_plain] != m->ids.p[i];
+        const bool differs = g->n_plain >= g->turn.n_token || g->turn.token[g->n_plain] != m->ids.p[i];
         if (g->first_difference < 0 && differs) {
             g->first_difference = g->n_plain;
             g->gap = g->last_gap;
         }
         g->n_plain++;
     }
-    if (g->n_plain >= g->n_token) {
+    if (g->n_plain >= g->turn.n_token) {
         stop(g, g->n_plain);
     }
 }
@@ -173,7 +148,7 @@ void gr_generation_take(struct gr_generation *g, const struct gr_msg *m)
 
 bool generation_at_context(const struct gr_generation *g)
 {
-    return g->finish == GR_FINISH_LENGTH && g->n_token < (uint32_t)g->o->max_tokens;
+    return g->finish == GR_FINISH_LENGTH && g->turn.n_token < (uint32_t)g->o->max_tokens;
 }
 
 bool gr_generation_is_cut(const struct gr_generation *g)
@@ -185,7 +160,7 @@ bool gr_generation_is_cut(const struct gr_generation *g)
 static void show_next(struct gr_generation *g)
 {
     while (g->next != NULL && g->phase == GR_PHASE_OVER && !g->waits && g->next->waits) {
-        const char *before = g->text.len == 0 ? "" : generation_has_open_line(g) ? "\n\n" : "\n";
+        const char *before = g->turn.stream.len == 0 ? "" : generation_has_open_line(g) ? "\n\n" : "\n";
         g = g->next;
         g->waits = false;
         generation_show_heading(g, before);
@@ -199,7 +174,7 @@ static void tell_of_end(struct gr_generation *g)
         log_warn("the context is full: /reset begins a new conversation");
     } else if (generation_at_context(g)) {
         generation_clear_progress(g);
-        log_warn("the context is full after %u of the %" PRId64 " tokens that --max-tokens asks for", g->n_token,
+        log_warn("the context is full after %u of the %" PRId64 " tokens that --max-tokens asks for", g->turn.n_token,
                  g->o->max_tokens);
     } else if (g->finish == GR_FINISH_CLOSED) {
         gr_generation_fail(g, "another client has closed the session during this turn");
@@ -216,16 +191,15 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
     }
     const bool first = g->phase == GR_PHASE_TEXT;
     if (first) {
-        gr_metrics_cut(&g->metrics, g->turn_len + g->n_final);
-        g->n_token = g->n_final; /* what was not judged in time is no text */
-        g->finish = finish;
-        tell_of_end(g);
-        g->metrics.completion_tokens = g->n_token;
-        g->metrics.fallbacks += n_fallback;
-        g->metrics.reopens += n_reopen;
-        if (gr_text_stream_end(&g->text) != GR_OK) {
+        gr_metrics_cut(&g->metrics, g->turn.turn_len + g->turn.n_final);
+        if (gr_turn_text_end(&g->turn) != GR_OK) {
             g->failed = true;
         }
+        g->finish = finish;
+        tell_of_end(g);
+        g->metrics.completion_tokens = g->turn.n_token;
+        g->metrics.fallbacks += n_fallback;
+        g->metrics.reopens += n_reopen;
         (void)generation_show_text(g);
     }
     g->again = first && g->o->verify_lossless && !g->failed && g->interrupted == 0;

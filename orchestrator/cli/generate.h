@@ -6,8 +6,7 @@
 
 #include "model/files/hf_config.h"
 #include "orchestrator/cli/chat_setup.h"
-#include "orchestrator/cli/text_stream.h"
-#include "orchestrator/cli/logprobs.h"
+#include "orchestrator/answer/turn_text.h"
 #include "orchestrator/cli/plan.h"
 #include "orchestrator/cli/stops.h"
 #include "orchestrator/cli/trace_file.h"
@@ -43,14 +42,9 @@ struct gr_generation {
     int32_t *prompt;           /* owned */
     uint32_t n_prompt;
     enum gr_phase phase;
-    uint64_t session; /* for the JSON of a session that stays open; 0: none */
-    struct gr_text_stream text;
-    int32_t *token;              /* owned: what the first phase generated */
-    struct gr_logprobs logprobs; /* of these, as far as they are final */
-    uint32_t n_token, cap_token, n_plain;
-    uint32_t n_final;  /* of the tokens: those after it are provisional (exact SpecPV), and not shown */
-    uint32_t turn_len; /* of the transcript before the first; known with it (n_commit > 0) */
-    uint32_t n_commit;
+    uint64_t session;         /* for the JSON of a session that stays open; 0: none */
+    struct gr_turn_text turn; /* what the first phase generated */
+    uint32_t n_plain;
     bool compared;            /* with plain decoding, to the end */
     int64_t first_difference; /* --verify-lossless; -1: none so far */
     double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */

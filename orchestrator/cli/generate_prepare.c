@@ -73,15 +73,13 @@ enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct
 /* Room for what comes. */
 static enum gr_status prepare_answer(struct gr_generation *g)
 {
-    GR_TRY(gr_text_stream_init(&g->text, g->tok, g->o->stop.word, g->o->stop.n));
-    g->text.min_tokens = (uint32_t)g->o->min_tokens;
-    g->cap_token = (uint32_t)g->o->max_tokens + GR_TREE_MAX;
-    g->token = malloc(g->cap_token * sizeof(*g->token));
-    if (g->token == NULL) {
-        log_error("out of memory for %" PRId64 " tokens", g->o->max_tokens);
-        return GR_ENOMEM;
-    }
-    return gr_logprobs_init(&g->logprobs, g->plan.wishes.turn.n_logprob, g->cap_token);
+    const struct gr_turn_text_config c = {.tok = g->tok,
+                                          .stop = g->o->stop.word,
+                                          .n_stop = g->o->stop.n,
+                                          .max_tokens = (uint32_t)g->o->max_tokens,
+                                          .min_tokens = (uint32_t)g->o->min_tokens,
+                                          .n_logprob = g->plan.wishes.turn.n_logprob};
+    return gr_turn_text_init(&g->turn, &c);
 }
 
 enum gr_status gr_generation_prepare_turn(struct gr_generation *g, const struct gr_generation *model,
@@ -119,13 +117,11 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
 
 void gr_generation_finish(struct gr_generation *g)
 {
-    gr_text_stream_finish(&g->text);
+    gr_turn_text_finish(&g->turn);
     if (!g->borrows) {
         gr_chat_setup_close(&g->chat);
         gr_tokenizer_destroy(g->tok);
     }
     gr_trace_file_destroy(g->trace_file);
     free(g->prompt);
-    free(g->token);
-    gr_logprobs_finish(&g->logprobs);
 }

@@ -12,7 +12,7 @@
 static int report_lossless(struct gr_generation *g)
 {
     g->compared = true;
-    if (g->first_difference < 0 && g->n_plain != g->n_token) {
+    if (g->first_difference < 0 && g->n_plain != g->turn.n_token) {
         g->first_difference = g->n_plain;
     }
     if (g->first_difference >= 0) {
@@ -59,12 +59,12 @@ void gr_generation_tell_seed(const struct gr_generation *g)
 /* What there is so far: text, statistics and trace. */
 static int conclude_interrupted(struct gr_generation *g)
 {
-    g->n_token = g->n_final;
-    g->metrics.completion_tokens = g->n_token;
-    if (g->text.text != NULL && g->phase == GR_PHASE_TEXT && gr_text_stream_end(&g->text) == GR_OK) {
+    g->turn.n_token = g->turn.n_final;
+    g->metrics.completion_tokens = g->turn.n_token;
+    if (g->turn.stream.text != NULL && g->phase == GR_PHASE_TEXT && gr_text_stream_end(&g->turn.stream) == GR_OK) {
         (void)generation_show_text(g);
     }
-    if (g->trace_file != NULL && g->n_token > 0) {
+    if (g->trace_file != NULL && g->turn.n_token > 0) {
         enum gr_status st = gr_trace_file_write(g->trace_file);
         (void)st; /* logged */
     }
@@ -108,13 +108,13 @@ int gr_generation_report(struct gr_generation *g)
         return status;
     }
     const bool ended = g->finish != GR_FINISH_NONE && (!g->failed || g->finish == GR_FINISH_CLOSED);
-    const bool shown = g->text.text != NULL && !gr_generation_lacks_rdma(g);
+    const bool shown = g->turn.stream.text != NULL && !gr_generation_lacks_rdma(g);
     const struct gr_turn_report r = {.tok = g->tok,
-                                     .token = g->token,
-                                     .n_token = shown ? g->n_final : 0,
-                                     .text = shown ? g->text.text : "",
-                                     .text_len = shown ? g->text.len : 0,
-                                     .logprobs = &g->logprobs,
+                                     .token = g->turn.token,
+                                     .n_token = shown ? g->turn.n_final : 0,
+                                     .text = shown ? g->turn.stream.text : "",
+                                     .text_len = shown ? g->turn.stream.len : 0,
+                                     .logprobs = &g->turn.logprobs,
                                      .finish = ended ? g->finish : GR_FINISH_ERROR,
                                      .at_context = generation_at_context(g),
                                      .session = g->session,

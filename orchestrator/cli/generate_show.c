@@ -103,7 +103,7 @@ bool generation_show_text(struct gr_generation *g)
     if (gr_generation_lacks_rdma(g) || g->waits) {
         return true;
     }
-    const char *text = gr_text_stream_take(&g->text, &len);
+    const char *text = gr_text_stream_take(&g->turn.stream, &len);
     if (g->o->json || g->silent || len == 0) {
         return true;
     }
@@ -115,7 +115,7 @@ bool generation_show_text(struct gr_generation *g)
 
 bool generation_has_open_line(const struct gr_generation *g)
 {
-    return g->text.len > 0 && g->text.text[g->text.len - 1] != '\n';
+    return g->turn.stream.len > 0 && g->turn.stream.text[g->turn.stream.len - 1] != '\n';
 }
 
 void generation_show_heading(struct gr_generation *g, const char *before)

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/base/out_guard.h"
 #include "common/base/utf8.h"
+#include "orchestrator/answer/token_text.h"
 
 #include <errno.h>
 #include <ctype.h>
@@ -87,15 +88,9 @@ static json_t *id_json(const struct gr_tokenizer *tok, int32_t id)
     if (bytes == NULL) {
         return o;
     }
-    char text[3 * GR_TOKEN_BYTES_MAX]; /* U+FFFD has three bytes */
-    size_t n_text = 0, n = 0;
+    char text[GR_TOKEN_TEXT_MAX];
+    const size_t n_text = gr_token_text(bytes, len, text);
     json_t *list = json_array();
-    for (size_t i = 0; i < len; i += n) {
-        const bool whole = gr_utf8_next((const uint8_t *)bytes + i, len - i, &n) == GR_UTF8_CHAR;
-        n = whole ? n : 1;
-        memcpy(text + n_text, whole ? bytes + i : "\xef\xbf\xbd", whole ? n : 3);
-        n_text += whole ? n : 3;
-    }
     for (size_t i = 0; i < len; i++) {
         json_array_append_new(list, json_integer((uint8_t)bytes[i]));
     }

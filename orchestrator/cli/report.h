@@ -6,7 +6,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "common/rules/accept.h"
 #include "common/options/options.h"
-#include "orchestrator/cli/logprobs.h"
+#include "orchestrator/answer/logprobs.h"
 #include "orchestrator/machine/session_metrics.h"
 
 #include <stdio.h>

@@ -1,6 +1,4 @@
-/* What ends a turn besides its limit: token ids, at which the target stops by itself, and strings, which the client
- * looks for in the text. A stop string that is a special token becomes an id: such a token has no text to be found in.
- * Pure. */
+/* What ends a turn besides its limit, by the options (orchestrator/answer/ends.h). Pure. */
 #ifndef GR_ORCHESTRATOR_CLI_STOPS_H
 #define GR_ORCHESTRATOR_CLI_STOPS_H
 

@@ -66,7 +66,9 @@ ROOMS = {
     "draft_worker": ["common/base", *MODEL, "transport", "transport/worker", "draft_worker/compute", "draft_worker/machine"],
     "orchestrator/server": ["common/base", "common/process", "common/protocol", "orchestrator/machine", "transport",
                             "transport/connect"],
-    "orchestrator/cli": [*PROTOCOL, "common/options", "common/process", "model/chat", "model/files", "model/tokenizer", "orchestrator/machine",
+    # An answer's tokens and text, and what a request asks of them.
+    "orchestrator/answer": [*PROTOCOL, "common/options", "model/chat", "model/files", "model/tokenizer"],
+    "orchestrator/cli": [*PROTOCOL, "orchestrator/answer", "common/options", "common/process", "model/chat", "model/files", "model/tokenizer", "orchestrator/machine",
                          "orchestrator/server", "transport", "transport/connect", "transport/verbs"],
     # Ranks of a job: stands on the command line.
     "orchestrator/launch": ["common/base", "common/options", "common/process", "orchestrator/cli", "transport", "transport/connect"],

@@ -1,6 +1,6 @@
 /* Log-probabilities of a turn's tokens, as COMMITs bring them. Owned by its generation; one thread. */
-#ifndef GR_ORCHESTRATOR_CLI_LOGPROBS_H
-#define GR_ORCHESTRATOR_CLI_LOGPROBS_H
+#ifndef GR_ORCHESTRATOR_ANSWER_LOGPROBS_H
+#define GR_ORCHESTRATOR_ANSWER_LOGPROBS_H
 
 #include "common/protocol/msg.h"
 

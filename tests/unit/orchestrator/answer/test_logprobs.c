@@ -1,6 +1,6 @@
 /* Log-probabilities as COMMITs bring them: they join, and what does not join or is not as many as was asked for is
  * refused. */
-#include "orchestrator/cli/logprobs.h"
+#include "orchestrator/answer/logprobs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

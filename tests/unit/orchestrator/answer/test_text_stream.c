@@ -1,7 +1,7 @@
 /* Token ids in, text out, with the demo target's tokenizer and with a byte-level one: stop strings across tokens and
  * pushes, characters across tokens, what is held back and when it is released. */
 #include "common/rules/hash.h"
-#include "orchestrator/cli/text_stream.h"
+#include "orchestrator/answer/text_stream.h"
 #include "tests/quiet_log.h"
 #include "tests/unit/mini_tokenizer_open.h"
 

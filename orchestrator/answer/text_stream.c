@@ -1,4 +1,4 @@
-#include "orchestrator/cli/text_stream.h"
+#include "orchestrator/answer/text_stream.h"
 
 #include "common/base/log.h"
 #include "common/base/utf8.h"

@@ -1,7 +1,7 @@
 /* Token ids in, text out: whole UTF-8 characters only, stop strings matched across tokens and rounds. Text that may be
  * the beginning of a stop string is held back until it is decided. Pure. */
-#ifndef GR_ORCHESTRATOR_CLI_TEXT_STREAM_H
-#define GR_ORCHESTRATOR_CLI_TEXT_STREAM_H
+#ifndef GR_ORCHESTRATOR_ANSWER_TEXT_STREAM_H
+#define GR_ORCHESTRATOR_ANSWER_TEXT_STREAM_H
 
 #include "common/options/options.h"
 #include "model/tokenizer/tokenizer.h"

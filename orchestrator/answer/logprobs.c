@@ -1,4 +1,4 @@
-#include "orchestrator/cli/logprobs.h"
+#include "orchestrator/answer/logprobs.h"
 
 #include "common/base/log.h"
 

@@ -1,0 +1,72 @@
+#include "orchestrator/answer/turn_text.h"
+
+#include "common/base/log.h"
+#include "common/rules/token_tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum gr_status gr_turn_text_init(struct gr_turn_text *t, const struct gr_turn_text_config *c)
+{
+    *t = (struct gr_turn_text){.cap = c->max_tokens + GR_TREE_MAX};
+    GR_TRY(gr_text_stream_init(&t->stream, c->tok, c->stop, c->n_stop));
+    t->stream.min_tokens = c->min_tokens;
+    t->token = malloc(t->cap * sizeof(*t->token));
+    t->text_end = malloc(t->cap * sizeof(*t->text_end));
+    if (t->token == NULL || t->text_end == NULL) {
+        log_error("out of memory for %u tokens", c->max_tokens);
+        return GR_ENOMEM;
+    }
+    return gr_logprobs_init(&t->logprobs, c->n_logprob, t->cap);
+}
+
+void gr_turn_text_finish(struct gr_turn_text *t)
+{
+    gr_text_stream_finish(&t->stream);
+    gr_logprobs_finish(&t->logprobs);
+    free(t->token);
+    free(t->text_end);
+    *t = (struct gr_turn_text){0};
+}
+
+/* False: the COMMIT does not continue what came before. */
+static bool keep_ids(struct gr_turn_text *t, const struct gr_msg_commit *m)
+{
+    if (t->n_commit++ == 0) {
+        t->turn_len = m->keep_len;
+    }
+    const uint64_t n_keep = (uint64_t)m->keep_len - t->turn_len;
+    if (m->keep_len < t->turn_len || n_keep < t->n_final || n_keep > t->n_token ||
+        m->final_len < t->turn_len + t->n_final || m->final_len > (uint64_t)m->keep_len + m->ids.n ||
+        m->ids.n > t->cap - n_keep) {
+        return false;
+    }
+    memcpy(t->token + n_keep, m->ids.p, m->ids.n * sizeof(*t->token));
+    t->n_token = (uint32_t)n_keep + m->ids.n;
+    return true;
+}
+
+enum gr_status gr_turn_text_take(struct gr_turn_text *t, const struct gr_msg_commit *m, const struct gr_stop_ids *stops,
+                                 bool *stopped_out)
+{
+    *stopped_out = false;
+    if (!keep_ids(t, m) || !gr_logprobs_take(&t->logprobs, m, t->turn_len)) {
+        return GR_EPROTO;
+    }
+    while (!*stopped_out && t->n_final < t->n_token && t->turn_len + t->n_final < m->final_len) {
+        const int32_t id = t->token[t->n_final++];
+        const bool ends = gr_stop_hits(stops, id);
+        GR_TRY(ends ? GR_OK : gr_text_stream_push(&t->stream, id, stopped_out));
+        t->text_end[t->n_final - 1] = (uint32_t)t->stream.len;
+        if (ends) {
+            break; /* the text ends before it, and the target has ended the turn */
+        }
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_turn_text_end(struct gr_turn_text *t)
+{
+    t->n_token = t->n_final;
+    return gr_text_stream_end(&t->stream);
+}
