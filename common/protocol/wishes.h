@@ -20,6 +20,8 @@
 #define GR_DRAFT_DEPTH 8         /* levels of a tree for a client that does not say; also the option's default */
 #define GR_DRAFT_TOP_K 10        /* children of a node for such a client; also the option's default */
 
+#define GR_PRIORITY_USUAL (1u << 31)
+
 enum gr_tree_shape { GR_SHAPE_DYNAMIC = 0, GR_SHAPE_CHAIN = 1 };
 
 /* May a drafter grow its next tree while the target verifies the last one? In a message two booleans say so. */
@@ -44,6 +46,8 @@ struct gr_wishes {
     bool single_token;                     /* force_single_token: the target verifies no trees */
     uint64_t fork_of;                      /* a session whose KV is shared as far as both begin alike; 0: none */
     bool keep_open;                        /* the session outlives its turns; a target is not told */
+    bool queues;                           /* for want of a slot it waits, and is not refused; a target is not told */
+    uint32_t priority;                     /* of those that wait: lower ones first; 0: GR_PRIORITY_USUAL */
     bool auto_tree;                        /* the drafter chooses a tree's size by its cost; n_node is the most */
     uint32_t tree_shape;                   /* enum gr_tree_shape */
     uint32_t draft_depth;                  /* levels of a tree */

@@ -22,7 +22,8 @@ static bool take_memory(struct gr_orch *o)
     o->place = calloc(n_worker, sizeof(*o->place));
     o->excess = calloc(n_worker, sizeof(*o->excess));
     o->chunk = calloc((size_t)o->n_session_cap / ORCH_CHUNK, sizeof(struct session *));
-    return o->worker != NULL && o->place != NULL && o->excess != NULL && o->chunk != NULL &&
+    o->waiting = calloc((size_t)o->n_session_cap, sizeof(struct session *));
+    return o->worker != NULL && o->place != NULL && o->excess != NULL && o->chunk != NULL && o->waiting != NULL &&
            gr_session_index_create(&o->index, (uint32_t)o->n_session_cap);
 }
 
@@ -77,6 +78,7 @@ void gr_orch_destroy(struct gr_orch *o)
     }
     gr_session_index_destroy(&o->index);
     free((void *)o->chunk);
+    free((void *)o->waiting);
     free(o->worker);
     free(o->place);
     free(o->excess);
@@ -590,7 +592,7 @@ static bool is_slot_coming(const struct gr_orch *o, const struct session *waitin
 static bool find_other_room(struct gr_orch *o, struct session *s)
 {
     orch_home_refused(s);
-    const bool waits = s->turn.has_run || is_slot_coming(o, s);
+    const bool waits = s->turn.has_run || s->request.wishes.queues || is_slot_coming(o, s);
     orch_home_forgot(s);
     if (orch_another_fits(o, s)) {
         orch_open(o, s);

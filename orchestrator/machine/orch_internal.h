@@ -162,6 +162,7 @@ struct gr_orch {
     struct session **chunk;          /* owned, (n_session_cap / ORCH_CHUNK): places, made when needed */
     struct gr_place *place;          /* owned, (n_worker_max): while a worker is chosen */
     uint32_t *excess;                /* owned, (n_worker_max): while idle sessions are spread */
+    struct session **waiting;        /* owned, (n_session_cap): while those that wait are opened in their order */
     struct gr_session_index index;
     struct orch_models models;
     int n_place; /* places that there are */
@@ -290,6 +291,8 @@ void orch_model_name(const struct gr_orch *o, const struct session *s, char text
 int orch_place_target(struct gr_orch *o, const struct session *s);
 /* Does a target fit it that has not refused it? Nothing is chosen. */
 bool orch_another_fits(const struct gr_orch *o, const struct session *s);
+/* Has a target that was chosen a slot that is not in a turn? */
+bool orch_has_room(const struct gr_orch *o, int worker);
 /* The drafter to attach it to while `target` has it, -1: none fits. */
 int orch_place_drafter(struct gr_orch *o, const struct session *s, int target);
 /* Does the worker take sessions at all? */

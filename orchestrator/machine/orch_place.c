@@ -67,6 +67,11 @@ static bool has_room(const struct worker *w)
     return w->info.n_slot == 0 || w->load.n_active < w->info.n_slot;
 }
 
+bool orch_has_room(const struct gr_orch *o, int worker)
+{
+    return has_room(&o->worker[worker]);
+}
+
 static struct gr_place place_of(const struct worker *w, bool fits)
 {
     return (struct gr_place){.fits = fits,

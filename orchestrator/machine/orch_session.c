@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void send_to(struct gr_orch *o, int worker, const struct gr_msg *m)
@@ -84,7 +85,8 @@ static void wishes_for_target(const struct gr_orch *o, struct session *s, struct
     w->tree_shape = w->draft_top_k = 0;
     w->draft_ahead = GR_AHEAD_OFF;
     w->transport[0] = '\0';
-    w->keep_open = false;
+    w->keep_open = w->queues = false;
+    w->priority = 0;
 }
 
 static void send_open(struct gr_orch *o, struct session *s)
@@ -110,7 +112,7 @@ void orch_open(struct gr_orch *o, struct session *s)
         return;
     }
     const int target = orch_place_target(o, s);
-    if (target < 0) {
+    if (target < 0 || (s->request.wishes.queues && !orch_has_room(o, target))) {
         return;
     }
     if (at_context_limit(o, s, target)) {
@@ -133,11 +135,43 @@ void orch_open(struct gr_orch *o, struct session *s)
     send_open(o, s);
 }
 
+static uint32_t priority_of(const struct session *s)
+{
+    const uint32_t priority = s->request.wishes.priority;
+    return priority == 0 ? GR_PRIORITY_USUAL : priority;
+}
+
+/* Lower priorities first, then who came first. */
+static int compare_waiting(const void *a, const void *b)
+{
+    const struct session *x = *(struct session *const *)a, *y = *(struct session *const *)b;
+    const uint32_t p = priority_of(x), q = priority_of(y);
+    return p != q ? (p < q ? -1 : 1) : x->id < y->id ? -1 : x->id > y->id;
+}
+
+static bool ask_the_same(const struct session *a, const struct session *b)
+{
+    return a->request.tokenizer_fingerprint == b->request.tokenizer_fingerprint && a->model.bound == b->model.bound &&
+           a->model.fingerprint == b->model.fingerprint;
+}
+
+/* Of many that queue for the same targets only the first that finds no slot is asked about. */
 void orch_open_waiting(struct gr_orch *o)
 {
+    const struct session *full = NULL;
+    int n = 0;
     for (int i = 0; i < o->n_place; i++) {
         if (orch_at(o, i)->state == GR_SESSION_WAITING) {
-            orch_open(o, orch_at(o, i));
+            o->waiting[n++] = orch_at(o, i);
+        }
+    }
+    qsort(o->waiting, (size_t)n, sizeof(*o->waiting), compare_waiting);
+    for (int i = 0; i < n; i++) {
+        struct session *s = o->waiting[i];
+        const bool queues = s->request.wishes.queues;
+        if (s->state == GR_SESSION_WAITING && !(queues && full != NULL && ask_the_same(s, full))) {
+            orch_open(o, s);
+            full = queues && s->state == GR_SESSION_WAITING ? s : full;
         }
     }
 }

@@ -97,6 +97,8 @@ static const struct field {
     {"first_expected", F64, 0},
     {"auto_ahead", U32, 1},
     {"keep_open", U32, 1},
+    {"queues", U32, 1},
+    {"priority", U32, UINT32_MAX},
     {"state", U32, 7},
     {"n_token", U32, UINT32_MAX},
     {"worker", U32, 1 << 16},
@@ -155,7 +157,8 @@ static const struct schema {
     {GR_MSG_JOIN, "JOIN", " role pid incarnation n_vocab n_ctx_max address numerics_id ",
      " n_block n_session model_fingerprint tokenizer_fingerprint host model "},
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
-     " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
+     " stop_ids want_draft want_trace single_token auto_tree n_node keep_open queues priority transport tree_shape "
+     "draft_depth "
      "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint model specpv pv_sink pv_retrieval pv_window pv_buffer "
      "pv_threshold pv_interval pv_provisional pv_fraction min_tokens n_logprob repetition_penalty frequency_penalty "
      "presence_penalty banned_ids biased_ids biases bad_words "},

@@ -122,6 +122,8 @@ static void test_wishes(void **state)
         {"want_draft", {.want_draft = true}},
         {"single_token", {.single_token = true}},
         {"keep_open", {.keep_open = true}},
+        {"queues", {.queues = true}},
+        {"priority", {.priority = 1}},
         {"auto_tree", {.auto_tree = true}},
         {"tree_shape", {.tree_shape = GR_SHAPE_CHAIN}},
         {"draft_depth", {.draft_depth = 1}},
