@@ -57,6 +57,7 @@ enum gr_transport_choice { GR_CHOICE_LOOP, GR_CHOICE_SHM, GR_CHOICE_TCP, GR_CHOI
 enum gr_verbs_choice { GR_VERBS_ONE_SIDED, GR_VERBS_TWO_SIDED };
 enum gr_tp_transport_choice { GR_CHOICE_TP_AUTO, GR_CHOICE_TP_PEER, GR_CHOICE_TP_NCCL };
 enum gr_tp_allreduce_choice { GR_CHOICE_TP_TREE, GR_CHOICE_TP_ALLREDUCE_NCCL };
+enum gr_http_unknown_choice { GR_CHOICE_HTTP_UNKNOWN_REFUSE, GR_CHOICE_HTTP_UNKNOWN_LOG };
 enum gr_thinking_choice { GR_CHOICE_THINKING_ON, GR_CHOICE_THINKING_OFF };
 /* enum gr_ranks (orchestrator/launch/who.h) has their meaning. */
 enum gr_ranks_choice {

@@ -10,6 +10,7 @@
 #include "orchestrator/server/desk.h"
 #include "orchestrator/server/hub.h"
 #include "orchestrator/cli/remote.h"
+#include "orchestrator/cli/serve_http.h"
 #include "orchestrator/cli/spawn.h"
 #include "orchestrator/cli/yaml_config.h"
 #include "transport/connect/cluster.h"
@@ -29,6 +30,7 @@ struct serve {
     struct gr_plan plan;
     struct gr_hub *hub;
     struct gr_desk *desk;
+    struct gr_serve_http http;
     struct gr_children children;
     struct gr_out_place ready; /* the ready file that was put in place */
     bool ready_due;            /* its FIFO has no reader yet */
@@ -102,7 +104,12 @@ static bool has_other_target(const struct serve *s, int child)
 
 static void send_client(void *ctx, uint32_t client, const struct gr_msg *m)
 {
-    gr_hub_send_client(((struct serve *)ctx)->hub, client, m);
+    struct serve *s = ctx;
+    if (gr_serve_http_has(&s->http, client)) {
+        gr_serve_http_on_msg(&s->http, client, m, gr_clock_ns());
+    } else {
+        gr_hub_send_client(s->hub, client, m);
+    }
 }
 
 static enum gr_status on_client_msg(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
@@ -224,7 +231,9 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
                                                .disable_specpv = s->o.disable_specpv,
                                                .require_same_numerics = s->o.require_same_numerics});
     const struct gr_desk_io io = {.ctx = s, .send = send_client, .on_stop = on_stop};
-    return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, GR_CLIENT_TURN_MAX, &io, &s->desk);
+    const struct gr_desk_clients clients = {
+        .n = GR_DESK_CLIENTS, .look_begin = GR_CLIENT_TURN_MAX, .look_end = GR_CLIENT_MAX};
+    return gr_desk_create(gr_hub_orch(s->hub), &clients, &io, &s->desk);
 }
 
 /* A FIFO is written as soon as it has a reader. */
@@ -262,6 +271,7 @@ static enum gr_status start(struct serve *s)
     GR_TRY(open_door(s, key));
     gr_program_hear_drains();
     GR_TRY(gr_children_init(&s->children, key_hex));
+    GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk, s->children.signal_fd));
     if (s->o.spawn) {
         GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session));
     }
@@ -360,6 +370,12 @@ static void watch_idle(struct serve *s, uint64_t now_ns)
     }
 }
 
+/* -1: never. */
+static int ms_until(uint64_t at_ns, uint64_t now_ns)
+{
+    return at_ns == NEVER ? -1 : at_ns <= now_ns ? 0 : (int)GR_MIN((at_ns - now_ns) / GR_MS + 1, (uint64_t)3600000);
+}
+
 /* ms until the next of the times that end something; -1: none is set. */
 static int next_end_ms(const struct serve *s, uint64_t now_ns)
 {
@@ -367,7 +383,7 @@ static int next_end_ms(const struct serve *s, uint64_t now_ns)
     if (ends_when_idle(s) && s->idle_since_ns != 0) {
         at_ns = GR_MIN(at_ns, s->idle_since_ns + (uint64_t)s->o.exit_when_idle);
     }
-    return at_ns == NEVER ? -1 : at_ns <= now_ns ? 0 : (int)GR_MIN((at_ns - now_ns) / GR_MS + 1, (uint64_t)3600000);
+    return ms_until(at_ns, now_ns);
 }
 
 /* -1: no limit. */
@@ -393,7 +409,11 @@ static void pump_until_ended(struct serve *s)
             s->failed = write_ready_file(s) != GR_OK;
             wait_ms = sooner(wait_ms, READER_MS);
         }
-        gr_hub_pump(s->hub, wait_ms, s->children.signal_fd);
+        if (s->http.http != NULL) {
+            wait_ms = sooner(wait_ms, ms_until(s->http.due_ns, now_ns));
+        }
+        gr_hub_pump(s->hub, wait_ms, s->http.http != NULL ? s->http.poll_fd : s->children.signal_fd);
+        gr_serve_http_run(&s->http, s->draining, gr_clock_ns());
         watch_children(s);
         watch_times(s);
     }
@@ -402,13 +422,14 @@ static void pump_until_ended(struct serve *s)
 static void finish(struct serve *s)
 {
     gr_out_place_remove(&s->ready);
+    gr_serve_http_close(&s->http);
     gr_hub_end(s->hub, &s->children, !s->at_once, GRACE_MS);
     gr_desk_destroy(s->desk);
 }
 
 int gr_command_serve(int argc, char **argv)
 {
-    struct serve s = {.expect_end_ns = NEVER, .drain_end_ns = NEVER};
+    struct serve s = {.http.poll_fd = -1, .expect_end_ns = NEVER, .drain_end_ns = NEVER};
     struct gr_yaml_config *yaml = NULL;
     gr_options_default(&s.o, GR_CMD_SERVE);
     int status = gr_options_load(&s.o, argc, argv, &yaml);

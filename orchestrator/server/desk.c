@@ -23,24 +23,23 @@ struct gr_desk {
     struct gr_orch *orch;
     struct gr_desk_io io;
     bool draining;
-    uint32_t n_client, n_turn_client;
+    struct gr_desk_clients clients;
     uint32_t *generation; /* of each client number: replies to one that is gone reach no other */
     struct session session[N_SESSION];
 };
 
-enum gr_status gr_desk_create(struct gr_orch *orch, uint32_t n_client, uint32_t n_turn_client,
-                              const struct gr_desk_io *io, struct gr_desk **out)
+enum gr_status gr_desk_create(struct gr_orch *orch, const struct gr_desk_clients *clients, const struct gr_desk_io *io,
+                              struct gr_desk **out)
 {
     struct gr_desk *d = calloc(1, sizeof(*d));
-    uint32_t *generation = calloc(n_client, sizeof(*generation));
+    uint32_t *generation = calloc(clients->n, sizeof(*generation));
     if (d == NULL || generation == NULL) {
         log_error("out of memory");
         free(d);
         free(generation);
         return GR_ENOMEM;
     }
-    *d = (struct gr_desk){
-        .orch = orch, .io = *io, .n_client = n_client, .n_turn_client = n_turn_client, .generation = generation};
+    *d = (struct gr_desk){.orch = orch, .io = *io, .clients = *clients, .generation = generation};
     *out = d;
     return GR_OK;
 }
@@ -125,11 +124,11 @@ static struct session *free_session(struct gr_desk *d)
 static bool may_have_turns(const struct gr_desk *d, uint32_t client, uint64_t session)
 {
     char text[GR_MSG_TEXT_MAX];
-    if (client < d->n_turn_client) {
+    if (client < d->clients.look_begin || client >= d->clients.look_end) {
         return true;
     }
     snprintf(text, sizeof(text), "%u clients are connected, which is as many as may have turns: try again later",
-             d->n_turn_client);
+             d->clients.look_begin);
     send_error(d, client, session, GR_ELIMIT, text);
     return false;
 }
@@ -409,7 +408,7 @@ static void on_ping(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
 
 enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
-    GR_ASSERT(client < d->n_client);
+    GR_ASSERT(client < d->clients.n);
     switch (m->type) {
     case GR_MSG_OPEN:
         on_open(d, client, m, now_ns);
@@ -519,7 +518,7 @@ void gr_desk_on_pong(void *desk, uint32_t worker, uint64_t cookie, uint64_t rtt_
 {
     const struct gr_desk *d = desk;
     const uint32_t client = (uint32_t)cookie - 1;
-    if (client < d->n_client && d->generation[client] == (uint32_t)(cookie >> 32)) {
+    if (client < d->clients.n && d->generation[client] == (uint32_t)(cookie >> 32)) {
         struct gr_msg m = *pong;
         m.pong.worker = worker + 1;
         m.pong.rtt_ns = rtt_ns;

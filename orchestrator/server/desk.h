@@ -17,9 +17,13 @@ struct gr_desk_io {
     void (*on_stop)(void *ctx);
 };
 
-/* orch: borrowed. n_client: numbers below it are clients. n_turn_client: those from it on may ask for everything but
- * turns. */
-GR_NODISCARD enum gr_status gr_desk_create(struct gr_orch *orch, uint32_t n_client, uint32_t n_turn_client,
+/* Numbers below n are clients; those from look_begin to below look_end may ask for everything but turns. */
+struct gr_desk_clients {
+    uint32_t n, look_begin, look_end;
+};
+
+/* orch: borrowed. */
+GR_NODISCARD enum gr_status gr_desk_create(struct gr_orch *orch, const struct gr_desk_clients *clients,
                                            const struct gr_desk_io *io, struct gr_desk **out);
 void gr_desk_destroy(struct gr_desk *d);
 /* From now on no turn begins. */

@@ -41,6 +41,8 @@ class Serve:
             os.remove(ready)
         if spawn:
             args += ("--spawn", "--model", TARGET) + (("--draft", DRAFT) if draft else ())
+        if "--http" not in args:
+            args += ("--http", "off")
         self.err = open(self.folder.path("serve.err"), "w+", encoding="utf-8")
         self.p = subprocess.Popen([GRAFT, "serve", "--control", control, "--ready-file", ready, *args],
                                   stdout=subprocess.DEVNULL, stderr=self.err, env=self.folder.env(GRAFT_LOG="info"))

@@ -189,7 +189,8 @@ def drafter_that_never_worked():
                                "8"], capture_output=True, text=True, timeout=60 * SLOW)
         assert done.returncode == 1 and done.stdout == "" and empty in done.stderr, done
         folder = Folder()
-        s = subprocess.run([GRAFT, "serve", "--control", "127.0.0.1:0", "--spawn", "--model", TARGET, "--draft", empty],
+        s = subprocess.run([GRAFT, "serve", "--control", "127.0.0.1:0", "--http", "off", "--spawn", "--model", TARGET,
+                            "--draft", empty],
                            capture_output=True, text=True, timeout=60 * SLOW, env=folder.env())
         assert s.returncode == 1 and "the draft worker ended with status 1" in s.stderr, s
 

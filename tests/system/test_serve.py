@@ -572,7 +572,7 @@ def yaml_of_serve():
     assert f"{path}:2:3" in serve("speculative_config:\n  force_singel_token: true\n")
     assert f"{path}:3:" in serve("orchestrator:\n  session_ttl: 5\n control: [\n")
     with open(path, "w", encoding="utf-8") as f:
-        f.write(f"orchestrator:\n  control: 127.0.0.1:0\n  key_file: {folder.key}\n  ready_file: {folder.path('r')}\n"
+        f.write(f"orchestrator:\n  control: 127.0.0.1:0\n  http: off\n  key_file: {folder.key}\n  ready_file: {folder.path('r')}\n"
                 f"target:\n  model: {TARGET}\nspeculative_config:\n  disable_multi_token: true\n")
     env = {k: v for k, v in os.environ.items() if not k.startswith("GRAFT_")}
     p = subprocess.Popen([GRAFT, "serve", "--config", path, "--spawn"], stderr=subprocess.PIPE, text=True, env=env)

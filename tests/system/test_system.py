@@ -263,20 +263,19 @@ def sessions_have_their_own_options():
 
 
 @case
-def asking_for_the_http_api_is_a_clear_error():
-    """README: asking for it is a clear error."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        assert "The HTTP API is not in it yet; asking for it is a clear error." in " ".join(f.read().split())
+def an_endpoint_needs_a_model_and_a_server():
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "c.yaml")
         with open(path, "w", encoding="utf-8") as f:
-            f.write("orchestrator:\n  http: 127.0.0.1:8000\n")
-        for args, env in ((("serve", "--http", "127.0.0.1:8000"), {}), (("serve",), {"GRAFT_HTTP": ":8000"}),
-                          (("serve", "--config", path), {}),
-                          (("run", "--model", TARGET, "--prompt", "x", "--http", "127.0.0.1:8000"), {})):
-            done = run(*args, env=env)
+            f.write("orchestrator:\n  control: 127.0.0.1:0\n  http: 127.0.0.1:8000\n")
+        control = ("--control", "127.0.0.1:0")
+        for args, env, words in (
+                (("serve", *control, "--http", "127.0.0.1:8000"), {}, "--model"),
+                (("serve", *control), {"GRAFT_HTTP": ":8000"}, "--model"), (("serve", "--config", path), {}, "--model"),
+                (("run", "--model", TARGET, "--prompt", "x", "--http", "127.0.0.1:8000"), {}, "`graft serve' alone")):
+            done = run(*args, env=dict(env, GRAFT_KEY="ab" * 32))
             lines = done.stderr.splitlines()
-            assert done.returncode == 2 and len(lines) == 1 and "HTTP API is not in this version" in lines[0], done.stderr
+            assert done.returncode == 2 and len(lines) == 1 and words in lines[0], (args, done.returncode, done.stderr)
             assert done.stdout == ""
     assert run("run", "--model", TARGET, "--prompt", "x", "--max-tokens", "1", "--http", "off").returncode == 0
 

@@ -68,7 +68,10 @@ ROOMS = {
                             "transport/connect"],
     # An answer's tokens and text, and what a request asks of them.
     "orchestrator/answer": [*PROTOCOL, "common/options", "model/chat", "model/files", "model/tokenizer"],
-    "orchestrator/cli": [*PROTOCOL, "orchestrator/answer", "common/options", "common/process", "model/chat", "model/files", "model/tokenizer", "orchestrator/machine",
+    # The endpoint. It asks the desk by messages, and knows neither it nor the hub.
+    "orchestrator/http": [*PROTOCOL, "common/options", "model/chat", "model/files", "model/tokenizer", "orchestrator/answer",
+                          "orchestrator/machine", "transport"],
+    "orchestrator/cli": [*PROTOCOL, "orchestrator/answer", "orchestrator/http", "common/options", "common/process", "model/chat", "model/files", "model/tokenizer", "orchestrator/machine",
                          "orchestrator/server", "transport", "transport/connect", "transport/verbs"],
     # Ranks of a job: stands on the command line.
     "orchestrator/launch": ["common/base", "common/options", "common/process", "orchestrator/cli", "transport", "transport/connect"],

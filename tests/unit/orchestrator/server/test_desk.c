@@ -38,8 +38,9 @@ static struct world *make_desk(void)
 {
     struct world *w = make(NULL);
     memset(&told, 0, sizeof(told));
-    assert_int_equal(
-        gr_desk_create(w->orch, N_CLIENT, N_TURN_CLIENT, &(struct gr_desk_io){.send = to_client}, &w->desk), GR_OK);
+    assert_int_equal(gr_desk_create(w->orch, &(struct gr_desk_clients){N_CLIENT, N_TURN_CLIENT, N_CLIENT},
+                                    &(struct gr_desk_io){.send = to_client}, &w->desk),
+                     GR_OK);
     join_target(w);
     return w;
 }

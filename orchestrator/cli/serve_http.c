@@ -1,0 +1,147 @@
+#include "orchestrator/cli/serve_http.h"
+
+#include "common/base/log.h"
+#include "orchestrator/cli/plan.h"
+
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define HTTP_ADDRESS "127.0.0.1:8000" /* where a model is named, and nothing said */
+
+static enum gr_status say(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    return gr_desk_on_msg(((struct gr_serve_http *)ctx)->desk, client, m, now_ns);
+}
+
+static void leave(void *ctx, uint32_t client)
+{
+    gr_desk_on_client_lost(((struct gr_serve_http *)ctx)->desk, client);
+}
+
+static const char *address_of(const struct gr_options *o)
+{
+    const bool said = o->values.source[GR_OPTION_http] != GR_FROM_DEFAULT;
+    return said ? o->http : o->model != NULL ? HTTP_ADDRESS : NULL;
+}
+
+/* What an answer is where its request says nothing: as a client's that names no option. */
+static enum gr_status choose_base(const struct gr_options *o, struct gr_wishes *out)
+{
+    struct gr_options run;
+    struct gr_plan plan;
+    gr_options_default(&run, GR_CMD_RUN);
+    run.model = o->model;
+    run.disable_specpv = o->disable_specpv;
+    run.disable_multi_token = o->disable_multi_token;
+    GR_TRY(gr_plan_remote(&run, &plan));
+    gr_wishes_copy(out, &plan.wishes);
+    return GR_OK;
+}
+
+static enum gr_status watch_both(struct gr_serve_http *h, int other_fd)
+{
+    struct epoll_event a = {.events = EPOLLIN}, b = {.events = EPOLLIN};
+    h->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (h->poll_fd < 0 || epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, gr_front_fd(h->front), &a) != 0 ||
+        epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, other_fd, &b) != 0) {
+        log_error("no descriptor could be had for the endpoint");
+        return GR_ELIMIT;
+    }
+    return GR_OK;
+}
+
+static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o, const char *address, int other_fd)
+{
+    const struct gr_front_config front = {.ctx = h, .say = say, .leave = leave, .first_client = GR_CLIENT_MAX};
+    const struct gr_served_config served = {
+        .name = o->served_model_name, .path = o->model, .chat_template = o->chat_template};
+    GR_TRY(gr_served_open(&served, &h->served[0]));
+    h->n_served = 1;
+    GR_TRY(choose_base(o, &h->base));
+    GR_TRY(gr_front_create(&front, &h->front));
+    GR_TRY(watch_both(h, other_fd));
+    const struct gr_http_config c = {.listen = address,
+                                     .served = h->served,
+                                     .n_served = h->n_served,
+                                     .base = &h->base,
+                                     .front = h->front,
+                                     .unknown_pass = o->http_unknown == GR_CHOICE_HTTP_UNKNOWN_LOG};
+    return gr_http_create(&c, &h->http);
+}
+
+enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o, struct gr_orch *orch,
+                                  struct gr_desk *desk, int other_fd)
+{
+    const char *address = address_of(o);
+    *h = (struct gr_serve_http){.desk = desk, .orch = orch, .due_ns = UINT64_MAX, .poll_fd = -1};
+    if (address == NULL) {
+        return GR_OK;
+    }
+    if (o->model == NULL) {
+        log_error("--http %s: which model is served? Give --model DIR, whose tokenizer and chat template are read here",
+                  address);
+        return GR_EINVAL;
+    }
+    GR_TRY(start(h, o, address, other_fd));
+    fprintf(stderr, "serving %s at http://%s/v1\n", h->served[0].name, gr_http_address(h->http));
+    return GR_OK;
+}
+
+bool gr_serve_http_has(const struct gr_serve_http *h, uint32_t client)
+{
+    return h->front != NULL && gr_front_has_client(h->front, client);
+}
+
+void gr_serve_http_on_msg(struct gr_serve_http *h, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    gr_front_on_msg(h->front, client, m, now_ns);
+}
+
+/* Targets whose tokenizer is the served one's. */
+static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
+{
+    struct gr_http_state s = {.n_draft = gr_orch_n_worker(h->orch, GR_WORKER_DRAFT), .draining = draining};
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        struct gr_worker_status status;
+        const struct gr_worker_info *w = gr_orch_worker(h->orch, i, &status);
+        const bool fits = w != NULL && w->role == GR_WORKER_TARGET && !status.leaving &&
+                          (w->tokenizer_fingerprint == 0 || w->tokenizer_fingerprint == h->served[0].fingerprint);
+        s.n_target += fits;
+        s.n_ctx = fits ? GR_MAX(s.n_ctx, w->n_ctx_max) : s.n_ctx;
+    }
+    s.counts = gr_front_count(h->front);
+    return s;
+}
+
+void gr_serve_http_run(struct gr_serve_http *h, bool draining, uint64_t now_ns)
+{
+    if (h->http == NULL) {
+        return;
+    }
+    h->due_ns = gr_front_run(h->front, now_ns);
+    const struct gr_http_state s = look(h, draining);
+    gr_http_tell(h->http, &s);
+}
+
+int gr_serve_http_n_job(const struct gr_serve_http *h)
+{
+    return h->front != NULL ? gr_front_n_job(h->front) : 0;
+}
+
+void gr_serve_http_close(struct gr_serve_http *h)
+{
+    if (h->http != NULL) {
+        gr_http_quiesce(h->http);
+    }
+    gr_front_end(h->front);
+    gr_http_destroy(h->http);
+    gr_front_destroy(h->front);
+    if (h->poll_fd >= 0) {
+        close(h->poll_fd);
+    }
+    for (int i = 0; i < h->n_served; i++) {
+        gr_served_close(&h->served[i]);
+    }
+    *h = (struct gr_serve_http){.poll_fd = -1};
+}

@@ -1,0 +1,38 @@
+/* The endpoint of `graft serve': the model that it serves, its requests as clients of the desk, and its threads. */
+#ifndef GR_ORCHESTRATOR_CLI_SERVE_HTTP_H
+#define GR_ORCHESTRATOR_CLI_SERVE_HTTP_H
+
+#include "common/options/options.h"
+#include "orchestrator/http/server.h"
+#include "orchestrator/server/desk.h"
+#include "orchestrator/server/hub.h"
+
+/* Numbers of the desk's clients: the hub's, then the endpoint's answers. */
+#define GR_DESK_CLIENTS (GR_CLIENT_MAX + GR_FRONT_ANSWER_MAX)
+
+/* All zero: there is no endpoint. */
+struct gr_serve_http {
+    struct gr_desk *desk; /* borrowed */
+    struct gr_orch *orch; /* borrowed */
+    struct gr_served served[GR_HTTP_MODEL_MAX];
+    int n_served;
+    struct gr_wishes base;
+    struct gr_front *front;
+    struct gr_http *http;
+    uint64_t due_ns; /* gr_serve_http_run() is to be called then; UINT64_MAX */
+    int poll_fd;     /* its requests, and other_fd; with http alone */
+};
+
+/* By --http: opened where a model is named, unless it is off. other_fd: waited for beside its requests. */
+GR_NODISCARD enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o,
+                                               struct gr_orch *orch, struct gr_desk *desk, int other_fd);
+/* Is this number one of its answers'? */
+bool gr_serve_http_has(const struct gr_serve_http *h, uint32_t client);
+void gr_serve_http_on_msg(struct gr_serve_http *h, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
+/* After each pump of the hub. */
+void gr_serve_http_run(struct gr_serve_http *h, bool draining, uint64_t now_ns);
+/* Requests that are being answered. */
+int gr_serve_http_n_job(const struct gr_serve_http *h);
+void gr_serve_http_close(struct gr_serve_http *h);
+
+#endif

@@ -1,0 +1,53 @@
+/* Where requests of the endpoint meet the orchestrator: each answer is a client of the desk (desk.h), which opens a
+ * session, takes what it reports and makes the response of it. All but posting is the orchestrator's thread's. Jobs,
+ * and word that a reader is gone, are posted by other threads, which wake it by a file descriptor. */
+#ifndef GR_ORCHESTRATOR_HTTP_FRONT_H
+#define GR_ORCHESTRATOR_HTTP_FRONT_H
+
+#include "orchestrator/http/job.h"
+
+#define GR_FRONT_ANSWER_MAX 4096       /* answers at a time */
+#define GR_FRONT_PING_NS 5000000000ull /* a stream that has been silent for so long gets a comment */
+
+struct gr_front;
+
+struct gr_front_config {
+    void *ctx;
+    /* A message of the client to the desk. GR_EPROTO never: what is sent is well formed. */
+    enum gr_status (*say)(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
+    void (*leave)(void *ctx, uint32_t client); /* the client is gone */
+    uint32_t first_client;                     /* numbers from here on, GR_FRONT_ANSWER_MAX of them, are answers */
+};
+
+/* Of all jobs; gauges and totals. */
+struct gr_front_counts {
+    uint64_t n_job, n_stop, n_length, n_abort, n_error; /* that have begun, and of them how their answers ended */
+    uint64_t prompt_tokens, generation_tokens;
+    uint64_t n_waiting, n_running; /* answers, now */
+};
+
+GR_NODISCARD enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front **out);
+/* Responses that are being made end; nothing is taken any more. NULL is legal. */
+void gr_front_end(struct gr_front *f);
+void gr_front_destroy(struct gr_front *f); /* after all who post have ended; NULL is legal */
+int gr_front_fd(const struct gr_front *f); /* readable: gr_front_run() has something to do */
+
+/* ---- any thread ---- */
+
+/* Takes j. */
+void gr_front_post(struct gr_front *f, struct gr_job *j);
+/* Somebody reads a job's response no more (gr_stream_is_left()). */
+void gr_front_post_gone(struct gr_front *f);
+
+/* ---- the orchestrator's thread ---- */
+
+/* Does what was posted and what time brings. Returns when to call again at the latest; UINT64_MAX: when something
+ * comes. */
+uint64_t gr_front_run(struct gr_front *f, uint64_t now_ns);
+bool gr_front_has_client(const struct gr_front *f, uint32_t client);
+/* What the desk tells a client of gr_front_has_client(). */
+void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
+struct gr_front_counts gr_front_count(const struct gr_front *f);
+int gr_front_n_job(const struct gr_front *f);
+
+#endif

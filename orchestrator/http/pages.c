@@ -1,0 +1,146 @@
+#include "orchestrator/http/pages.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATH_MAX_BYTES 128
+
+static char *dump(json_t *root)
+{
+    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return text;
+}
+
+/* 200 when a target is there; drafters only make answers faster. */
+static char *make_health(const struct gr_page_fleet *f, int *http_status, const char **type)
+{
+    const struct gr_http_state *s = f->state;
+    const char *status = s->draining        ? "draining"
+                         : s->n_target == 0 ? "no target"
+                         : s->n_draft == 0  ? "no drafter"
+                                            : "ok";
+    (void)type;
+    *http_status = s->draining || s->n_target == 0 ? 503 : 200;
+    return dump(
+        json_pack("{s:s, s:i, s:i}", "status", status, "targets", (int)s->n_target, "drafters", (int)s->n_draft));
+}
+
+static char *make_version(const struct gr_page_fleet *f, int *http_status, const char **type)
+{
+    (void)f, (void)http_status, (void)type;
+    return dump(json_pack("{s:s}", "version", GR_VERSION));
+}
+
+static char *make_models(const struct gr_page_fleet *f, int *http_status, const char **type)
+{
+    json_t *data = json_array();
+    (void)http_status, (void)type;
+    for (int i = 0; i < f->n_served; i++) {
+        const struct gr_served *m = &f->served[i];
+        const int n_ctx = f->state->n_ctx > 0 ? (int)f->state->n_ctx : m->hf.max_pos;
+        json_array_append_new(data, json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", m->name, "object", "model", "created",
+                                              (json_int_t)m->created_s, "owned_by", "graft", "max_model_len", n_ctx));
+    }
+    return dump(json_pack("{s:s, s:o}", "object", "list", "data", data));
+}
+
+/* ---- Prometheus' text format, 0.0.4 ---- */
+
+static void counter(FILE *out, const char *name, const char *help)
+{
+    fprintf(out, "# HELP graft_%s %s\n# TYPE graft_%s counter\n", name, help, name);
+}
+
+static void gauge(FILE *out, const char *name, const char *help, uint64_t value)
+{
+    fprintf(out, "# HELP graft_%s %s\n# TYPE graft_%s gauge\ngraft_%s %" PRIu64 "\n", name, help, name, name, value);
+}
+
+static void write_metrics(FILE *out, const struct gr_http_state *s)
+{
+    const struct gr_front_counts *c = &s->counts;
+    const struct {
+        const char *reason;
+        uint64_t n;
+    } ends[] = {{"stop", c->n_stop}, {"length", c->n_length}, {"abort", c->n_abort}, {"error", c->n_error}};
+    counter(out, "requests_total", "Requests that were taken.");
+    fprintf(out, "graft_requests_total %" PRIu64 "\n", c->n_job);
+    counter(out, "answers_total", "Answers that have ended, by how.");
+    for (size_t i = 0; i < GR_ARRAY_LEN(ends); i++) {
+        fprintf(out, "graft_answers_total{finished_reason=\"%s\"} %" PRIu64 "\n", ends[i].reason, ends[i].n);
+    }
+    counter(out, "prompt_tokens_total", "Tokens of prompts.");
+    fprintf(out, "graft_prompt_tokens_total %" PRIu64 "\n", c->prompt_tokens);
+    counter(out, "generation_tokens_total", "Tokens of answers that have ended.");
+    fprintf(out, "graft_generation_tokens_total %" PRIu64 "\n", c->generation_tokens);
+    gauge(out, "num_requests_running", "Answers that are being generated.", c->n_running);
+    gauge(out, "num_requests_waiting", "Answers that wait for a target, or for their first token.", c->n_waiting);
+    gauge(out, "targets", "Target workers that are there.", s->n_target);
+    gauge(out, "drafters", "Draft workers that are there.", s->n_draft);
+}
+
+static char *make_metrics(const struct gr_page_fleet *f, int *http_status, const char **type)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    (void)http_status;
+    *type = "text/plain; version=0.0.4; charset=utf-8";
+    if (out == NULL) {
+        return NULL;
+    }
+    write_metrics(out, f->state);
+    if (fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* ---- paths ---- */
+
+static const struct gr_page pages[] = {
+    {.path = "/v1/completions", .post = true, .read = GR_READ_COMPLETIONS},
+    {.path = "/v1/chat/completions", .post = true, .read = GR_READ_CHAT},
+    {.path = "/tokenize", .post = true, .read = GR_READ_TOKENIZE},
+    {.path = "/detokenize", .post = true, .read = GR_READ_DETOKENIZE},
+    {.path = "/v1/models", .make = make_models},
+    {.path = "/health", .make = make_health},
+    {.path = "/version", .make = make_version},
+    {.path = "/metrics", .make = make_metrics},
+};
+
+const struct gr_page *gr_page_find(const char *path)
+{
+    char plain[PATH_MAX_BYTES];
+    size_t n = 0;
+    for (const char *p = path; *p != '\0' && n + 1 < sizeof(plain); p++) {
+        if (*p != '/' || n == 0 || plain[n - 1] != '/') {
+            plain[n++] = *p;
+        }
+    }
+    n -= n > 1 && plain[n - 1] == '/';
+    plain[n] = '\0';
+    for (size_t i = 0; i < GR_ARRAY_LEN(pages); i++) {
+        if (strcmp(plain, pages[i].path) == 0) {
+            return &pages[i];
+        }
+    }
+    return NULL;
+}
+
+bool gr_host_is_loopback(const char *host)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
+        const size_t n = strlen(names[i]);
+        if (strncasecmp(host, names[i], n) == 0 && (host[n] == '\0' || host[n] == ':')) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,28 @@
+/* What is at which path: requests that readers take, and pages that are made at once of what is known of the fleet.
+ * Pure. */
+#ifndef GR_ORCHESTRATOR_HTTP_PAGES_H
+#define GR_ORCHESTRATOR_HTTP_PAGES_H
+
+#include "orchestrator/http/readers.h"
+#include "orchestrator/http/server.h"
+
+struct gr_page_fleet {
+    const struct gr_http_state *state;
+    const struct gr_served *served;
+    int n_served;
+};
+
+struct gr_page {
+    const char *path;
+    bool post; /* a body, for readers; else GET */
+    enum gr_read_what read;
+    /* malloc; NULL: out of memory. Status 200 and JSON, unless it says otherwise. */
+    char *(*make)(const struct gr_page_fleet *f, int *http_status, const char **type);
+};
+
+/* Doubled slashes, and one at the end, do not count. NULL: there is nothing. */
+const struct gr_page *gr_page_find(const char *path);
+/* HOST or HOST:PORT: does it name loopback? */
+bool gr_host_is_loopback(const char *host);
+
+#endif

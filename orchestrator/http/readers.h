@@ -1,0 +1,29 @@
+/* Threads that read requests: what takes long (a body of megabytes as JSON, a prompt as token ids) is done here, so
+ * that neither the thread of the connections nor the orchestrator's waits for it. */
+#ifndef GR_ORCHESTRATOR_HTTP_READERS_H
+#define GR_ORCHESTRATOR_HTTP_READERS_H
+
+#include "orchestrator/http/front.h"
+
+struct gr_readers;
+
+enum gr_read_what { GR_READ_COMPLETIONS, GR_READ_CHAT, GR_READ_TOKENIZE, GR_READ_DETOKENIZE };
+
+struct gr_readers_config {
+    struct gr_front *front;         /* borrowed */
+    const struct gr_served *served; /* borrowed, (n_served) */
+    int n_served, n_thread;
+    const struct gr_wishes *base;                                /* borrowed */
+    bool unknown_pass;                                           /* names that nobody defines are logged and let pass */
+    uint32_t (*n_ctx)(void *ctx, const struct gr_served *model); /* positions that the fleet has; any thread */
+    void *ctx;
+};
+
+GR_NODISCARD enum gr_status gr_readers_create(const struct gr_readers_config *c, struct gr_readers **out);
+void gr_readers_destroy(struct gr_readers *r); /* requests that wait are refused */
+/* Takes body (malloc). Its response goes to stream, which is held until then. */
+void gr_readers_post(struct gr_readers *r, enum gr_read_what what, char *body, size_t len, struct gr_stream *stream);
+/* How many bodies wait. */
+int gr_readers_n_waiting(struct gr_readers *r);
+
+#endif

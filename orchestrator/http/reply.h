@@ -1,0 +1,50 @@
+/* Answers as JSON, in the forms of OpenAI's API: whole ones, and the chunks of a stream. Log-probabilities travel with
+ * the text that they belong to. Pure; texts that are returned are the caller's (free), NULL: out of memory. */
+#ifndef GR_ORCHESTRATOR_HTTP_REPLY_H
+#define GR_ORCHESTRATOR_HTTP_REPLY_H
+
+#include "common/rules/accept.h"
+#include "orchestrator/answer/turn_text.h"
+#include "orchestrator/http/api_request.h"
+
+#define GR_REPLY_ID_MAX 48
+
+/* What all answers to a request have alike. Texts are borrowed. */
+struct gr_reply {
+    enum gr_api_endpoint endpoint;
+    char id[GR_REPLY_ID_MAX];
+    int64_t created_s;
+    const char *model; /* as the request named it */
+    const struct gr_tokenizer *tok;
+    bool include_usage;
+};
+
+struct gr_usage {
+    uint64_t prompt_tokens, completion_tokens;
+    /* Speculation, as vLLM's metrics name it. */
+    uint64_t num_drafts, num_draft_tokens, num_accepted_tokens;
+};
+
+/* One answer, as far as it is there. */
+struct gr_reply_answer {
+    int index;
+    const struct gr_turn_text *turn;
+    const char *finish; /* NULL: it goes on */
+    bool with_logprobs;
+};
+
+/* The name of an end, as the API has it. */
+const char *gr_reply_finish(enum gr_finish finish);
+char *gr_reply_whole(const struct gr_reply *r, const struct gr_reply_answer *answers, int n, const struct gr_usage *u);
+/* A chunk of answer a: text of `len` bytes, and the values of tokens [first, end). begins: it is a chat's first. */
+struct gr_reply_piece {
+    const char *text;
+    size_t len;
+    uint32_t first, end;
+    bool begins;
+};
+char *gr_reply_chunk(const struct gr_reply *r, const struct gr_reply_answer *a, const struct gr_reply_piece *p);
+/* The chunk after the last: no choice, and what was used. */
+char *gr_reply_usage_chunk(const struct gr_reply *r, const struct gr_usage *u);
+
+#endif

@@ -1,0 +1,40 @@
+/* The endpoint: HTTP/1.1 by libmicrohttpd, in threads of its own. Requests to generate go through readers.h to the
+ * orchestrator's thread (front.h); all else is answered here, of what the orchestrator last told (gr_http_tell), so
+ * that it answers however busy the engine is. */
+#ifndef GR_ORCHESTRATOR_HTTP_SERVER_H
+#define GR_ORCHESTRATOR_HTTP_SERVER_H
+
+#include "orchestrator/http/front.h"
+
+#define GR_HTTP_BODY_MAX (32u << 20) /* bytes of a request's body */
+#define GR_HTTP_MODEL_MAX 16         /* models that are served */
+
+struct gr_http;
+
+/* What the orchestrator's thread knows of the fleet. */
+struct gr_http_state {
+    uint32_t n_target, n_draft;
+    uint32_t n_ctx; /* of the target that has most; 0: there is none */
+    bool draining;
+    struct gr_front_counts counts;
+};
+
+struct gr_http_config {
+    const char *listen;             /* HOST:PORT */
+    const struct gr_served *served; /* borrowed, (n_served) */
+    int n_served;
+    const struct gr_wishes *base; /* borrowed: where a request says nothing */
+    struct gr_front *front;       /* borrowed */
+    bool unknown_pass;
+};
+
+/* GR_EIO (logged): the port is taken, ... */
+GR_NODISCARD enum gr_status gr_http_create(const struct gr_http_config *c, struct gr_http **out);
+const char *gr_http_address(const struct gr_http *h);
+void gr_http_tell(struct gr_http *h, const struct gr_http_state *s);
+/* No connection is accepted any more; those that are there go on. */
+void gr_http_quiesce(struct gr_http *h);
+/* After the front's jobs have ended. */
+void gr_http_destroy(struct gr_http *h);
+
+#endif

@@ -1,0 +1,221 @@
+#include "orchestrator/http/stream.h"
+
+#include "common/base/log.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gr_stream {
+    pthread_mutex_t lock;
+    int n_reference;
+    void (*wake)(void *ctx);
+    void *ctx;
+    bool waits; /* its reader, for wake */
+    bool waits_for_head;
+    bool left; /* it has no reader any more */
+    int http_status;
+    const char *type;
+    bool ended, cut;
+    char *bytes; /* owned: [at, len) wait */
+    size_t at, len, cap;
+};
+
+enum gr_status gr_stream_create(void (*wake)(void *ctx), void *ctx, struct gr_stream **out)
+{
+    struct gr_stream *s = calloc(1, sizeof(*s));
+    if (s == NULL) {
+        log_error("out of memory for a response");
+        return GR_ENOMEM;
+    }
+    pthread_mutex_init(&s->lock, NULL);
+    s->n_reference = 1;
+    s->wake = wake;
+    s->ctx = ctx;
+    *out = s;
+    return GR_OK;
+}
+
+void gr_stream_hold(struct gr_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->n_reference++;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void gr_stream_drop(struct gr_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool last = --s->n_reference == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (last) {
+        pthread_mutex_destroy(&s->lock);
+        free(s->bytes);
+        free(s);
+    }
+}
+
+/* Called after every change. */
+static void wake_reader(struct gr_stream *s)
+{
+    const bool has_come = s->waits_for_head ? s->http_status != 0 || s->ended : s->len > s->at || s->ended;
+    if (s->waits && has_come && !s->left) {
+        s->waits = false;
+        s->wake(s->ctx);
+    }
+}
+
+/* ---- who makes it ---- */
+
+void gr_stream_begin(struct gr_stream *s, int http_status, const char *type)
+{
+    pthread_mutex_lock(&s->lock);
+    GR_ASSERT(s->http_status == 0);
+    s->http_status = http_status;
+    s->type = type;
+    wake_reader(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool gr_stream_has_begun(struct gr_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool begun = s->http_status != 0;
+    pthread_mutex_unlock(&s->lock);
+    return begun;
+}
+
+static bool make_room(struct gr_stream *s, size_t n)
+{
+    if (s->at > 0 && s->len + n > s->cap) {
+        memmove(s->bytes, s->bytes + s->at, s->len - s->at);
+        s->len -= s->at;
+        s->at = 0;
+    }
+    if (s->len + n <= s->cap) {
+        return true;
+    }
+    char *bytes = realloc(s->bytes, 2 * (s->len + n));
+    if (bytes != NULL) {
+        s->bytes = bytes;
+        s->cap = 2 * (s->len + n);
+    }
+    return bytes != NULL;
+}
+
+static enum gr_status append(struct gr_stream *s, const char *bytes, size_t n)
+{
+    if (s->left || s->ended) {
+        return GR_ECLOSED;
+    }
+    /* A response of one piece may be larger; what waits before a piece may not. */
+    if (s->len - s->at > GR_STREAM_BYTES_MAX || !make_room(s, n)) {
+        s->ended = s->cut = true;
+        return GR_ELIMIT;
+    }
+    memcpy(s->bytes + s->len, bytes, n);
+    s->len += n;
+    return GR_OK;
+}
+
+enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n)
+{
+    pthread_mutex_lock(&s->lock);
+    const enum gr_status st = append(s, bytes, n);
+    wake_reader(s);
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text)
+{
+    pthread_mutex_lock(&s->lock);
+    enum gr_status st = append(s, "data: ", 6);
+    st = st == GR_OK ? append(s, text, strlen(text)) : st;
+    st = st == GR_OK ? append(s, "\n\n", 2) : st;
+    wake_reader(s);
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+void gr_stream_end(struct gr_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->ended = true;
+    wake_reader(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e)
+{
+    char *text = gr_api_error_json(e);
+    const char *body = text != NULL ? text : "{\"error\":{\"message\":\"out of memory\"}}";
+    enum gr_status st;
+    if (gr_stream_has_begun(s)) {
+        st = gr_stream_write_event(s, body);
+    } else {
+        gr_stream_begin(s, e->http_status, "application/json");
+        st = gr_stream_write(s, body, strlen(body));
+    }
+    (void)st; /* who does not read it need not know */
+    gr_stream_end(s);
+    free(text);
+}
+
+/* ---- who sends it ---- */
+
+int gr_stream_head(struct gr_stream *s, const char **type_out)
+{
+    pthread_mutex_lock(&s->lock);
+    const int http_status = s->http_status;
+    *type_out = s->type;
+    pthread_mutex_unlock(&s->lock);
+    return http_status;
+}
+
+size_t gr_stream_read(struct gr_stream *s, char *to, size_t cap, bool *ended_out, bool *cut_out)
+{
+    pthread_mutex_lock(&s->lock);
+    const size_t n = GR_MIN(cap, s->len - s->at);
+    if (n > 0) {
+        memcpy(to, s->bytes + s->at, n);
+    }
+    s->at += n;
+    *ended_out = n == 0 && s->ended;
+    *cut_out = *ended_out && s->cut;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+void gr_stream_wait(struct gr_stream *s, bool for_head)
+{
+    pthread_mutex_lock(&s->lock);
+    s->waits = true;
+    s->waits_for_head = for_head;
+    wake_reader(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void gr_stream_cut(struct gr_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->ended = s->cut = true;
+    wake_reader(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void gr_stream_leave(struct gr_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->left = true;
+    s->waits = false;
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool gr_stream_is_left(struct gr_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool left = s->left || s->cut;
+    pthread_mutex_unlock(&s->lock);
+    return left;
+}

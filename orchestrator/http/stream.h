@@ -1,0 +1,49 @@
+/* A response on its way from the thread that makes it to the thread that sends it: a head (status and type), then
+ * bytes, then its end. Bytes that wait are bounded: who reads too slowly loses its answer, and nobody else's waits.
+ * Both ends hold a reference. */
+#ifndef GR_ORCHESTRATOR_HTTP_STREAM_H
+#define GR_ORCHESTRATOR_HTTP_STREAM_H
+
+#include "orchestrator/http/api_error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define GR_STREAM_BYTES_MAX (4u << 20) /* that wait to be read */
+
+struct gr_stream;
+
+/* wake: called, under the stream's lock, when a reader waits and something has come. */
+GR_NODISCARD enum gr_status gr_stream_create(void (*wake)(void *ctx), void *ctx, struct gr_stream **out);
+void gr_stream_hold(struct gr_stream *s);
+void gr_stream_drop(struct gr_stream *s);
+
+/* ---- who makes it ---- */
+
+/* type: static text. Once. */
+void gr_stream_begin(struct gr_stream *s, int http_status, const char *type);
+bool gr_stream_has_begun(struct gr_stream *s);
+/* GR_ELIMIT: too much waits; the stream has ended, cut. GR_ECLOSED: nobody reads it any more. */
+GR_NODISCARD enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n);
+/* "data: TEXT" and a blank line, of a stream of events. */
+GR_NODISCARD enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text);
+void gr_stream_end(struct gr_stream *s);
+/* Ends it with an error: the whole response where none has begun, else one more event. */
+void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e);
+
+/* ---- who sends it ---- */
+
+/* 0: nothing has begun yet. */
+int gr_stream_head(struct gr_stream *s, const char **type_out);
+/* Up to cap bytes. 0 with *ended_out false: none is there; cut_out: it has ended in the middle. */
+size_t gr_stream_read(struct gr_stream *s, char *to, size_t cap, bool *ended_out, bool *cut_out);
+/* The reader waits, and is woken once: by the head (for_head) or by bytes or the end; at once where they are there. */
+void gr_stream_wait(struct gr_stream *s, bool for_head);
+/* The client has gone away: the stream ends, cut, and its reader is woken. */
+void gr_stream_cut(struct gr_stream *s);
+/* The reader is gone: nothing wakes it any more. */
+void gr_stream_leave(struct gr_stream *s);
+/* Any thread: it is of no use to write to it. */
+bool gr_stream_is_left(struct gr_stream *s);
+
+#endif

@@ -1,0 +1,331 @@
+#!/usr/bin/env python3
+"""The endpoint: what it answers, to whom it does not, and what is left when clients go away.
+
+usage: test_http.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import re
+import signal
+import socket
+import struct
+import threading
+import time
+
+from harness import DRAFT, SLOW, TARGET, case, main, run, wait_for
+from served import Serve
+
+PROMPT = "def fibonacci(n):"
+FORM = ("--chat-template", "llama3")
+
+
+class Endpoint(Serve):
+    """A server with an endpoint on a port of its own."""
+
+    def __init__(self, *args, **kw):
+        super().__init__("--http", "127.0.0.1:0", *args, **kw)
+        self.port = int(re.search(r"at http://127\.0\.0\.1:(\d+)/v1", self.log()).group(1))
+
+    def open(self, method, path, body=None, headers=None, raw=None, timeout=60):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
+        data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
+        known = {"Content-Type": "application/json"} if data is not None else {}
+        c.request(method, path, data, dict(known, **(headers or {})))
+        return c, c.getresponse()
+
+    def ask(self, method, path, body=None, **kw):
+        c, r = self.open(method, path, body, **kw)
+        with contextlib.closing(c):
+            text = r.read()
+            kind = r.getheader("Content-Type", "")
+            return r.status, json.loads(text) if kind.startswith("application/json") else text.decode(), r
+
+    def post(self, path, body, status=200, **kw):
+        got, answer, _ = self.ask("POST", path, body, **kw)
+        assert got == status, (got, answer, body)
+        return answer
+
+    def complete(self, **body):
+        return self.post("/v1/completions", dict({"prompt": PROMPT, "temperature": 0, "max_tokens": 16}, **body))
+
+    def talk(self, **body):
+        messages = [{"role": "user", "content": "def add(a, b):"}]
+        return self.post("/v1/chat/completions",
+                         dict({"messages": messages, "temperature": 0, "max_completion_tokens": 12}, **body))
+
+    def stream(self, path, **body):
+        """The events of a stream, without [DONE], which has to be the last."""
+        c, r = self.open("POST", path, dict({"stream": True}, **body))
+        with contextlib.closing(c):
+            assert r.status == 200, r.read()
+            assert r.getheader("Content-Type") == "text/event-stream", r.getheaders()
+            text = r.read().decode()
+        assert "\r" not in text and text.endswith("data: [DONE]\n\n"), text[-200:]
+        events = [e for e in text.split("\n\n") if e]
+        return [json.loads(e.split("data: ", 1)[1]) for e in events[:-1]]
+
+    def metrics(self):
+        _, text, _ = self.ask("GET", "/metrics")
+        return {k: float(v) for k, v in re.findall(r"^(graft_\S+) (\S+)$", text, re.M)}
+
+    def is_quiet(self):
+        m = self.metrics()
+        return m["graft_num_requests_running"] == 0 and m["graft_num_requests_waiting"] == 0
+
+
+def plain(*args, prompt=PROMPT, tokens=16):
+    done = run("run", "--json", "--model", TARGET, "--prompt", prompt, "--max-tokens", str(tokens), *args)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def joined(events, key="text"):
+    return "".join(c.get("text", c.get("delta", {}).get("content", "")) for e in events for c in e["choices"])
+
+
+@case
+def completions_are_what_a_run_gives():
+    want = plain()
+    with Endpoint() as s:
+        got = s.complete()
+        choice = got["choices"][0]
+        assert got["object"] == "text_completion" and got["model"] == "target", got
+        assert choice["text"] == want["text"] and choice["finish_reason"] == "length", (choice, want["text"])
+        assert choice["logprobs"] is None, choice
+        usage = got["usage"]
+        assert usage["completion_tokens"] == 16 and usage["total_tokens"] == usage["prompt_tokens"] + 16, usage
+        ids = s.post("/tokenize", {"prompt": PROMPT})
+        assert ids["count"] == usage["prompt_tokens"], ids
+        assert s.complete(prompt=ids["tokens"])["choices"][0]["text"] == want["text"]
+        back = s.post("/detokenize", {"tokens": ids["tokens"]})["prompt"]
+        assert back.endswith(PROMPT), back
+        many = s.complete(prompt=[PROMPT, "class Stack:"], n=2)
+        assert [c["index"] for c in many["choices"]] == [0, 1, 2, 3], many
+        assert many["choices"][0]["text"] == many["choices"][1]["text"] == want["text"], many
+        assert many["usage"]["completion_tokens"] == 64, many["usage"]
+
+
+@case
+def a_stream_is_the_whole_answer_in_pieces():
+    with Endpoint(*FORM) as s:
+        for path, body in (("/v1/completions", {"prompt": PROMPT, "max_tokens": 40}),
+                           ("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}],
+                                                     "max_completion_tokens": 40})):
+            for more in ({}, {"stop": ["return", "zzz"]}, {"n": 3, "seed": 7, "temperature": 1}):
+                body = dict(body, temperature=more.get("temperature", 0), **{k: v for k, v in more.items() if k != "temperature"})
+                whole = s.post(path, body)
+                events = s.stream(path, **body, stream_options={"include_usage": True})
+                usage = events.pop()
+                assert usage["choices"] == [] and usage["usage"] == whole["usage"], (usage, whole["usage"])
+                assert len({e["id"] for e in events}) == 1 and all(e["usage"] is None for e in events), events
+                for c in whole["choices"]:
+                    mine = [e for e in events if e["choices"][0]["index"] == c["index"]]
+                    text = c["text"] if "text" in c else c["message"]["content"]
+                    assert joined(mine) == text, (joined(mine), text)
+                    ends = [e["choices"][0]["finish_reason"] for e in mine if e["choices"][0]["finish_reason"]]
+                    assert ends == [c["finish_reason"]], ends
+                    assert "return" not in text or "stop" not in more, text
+
+
+@case
+def a_stop_string_cuts_the_text_and_the_count():
+    with Endpoint() as s:
+        whole = s.complete(max_tokens=60)["choices"][0]["text"]
+        word = whole[20:26]
+        cut = s.complete(max_tokens=60, stop=word)
+        assert cut["choices"][0]["text"] == whole[:whole.index(word)], (cut, whole)
+        assert cut["choices"][0]["finish_reason"] == "stop" and cut["usage"]["completion_tokens"] < 60, cut
+        short = s.complete(max_tokens=60, stop=word, logprobs=2)
+        assert len(short["choices"][0]["logprobs"]["tokens"]) == short["usage"]["completion_tokens"], short
+
+
+@case
+def log_probabilities_travel_with_their_text():
+    with Endpoint(*FORM) as s:
+        got = s.complete(logprobs=3)["choices"][0]
+        l = got["logprobs"]
+        assert "".join(l["tokens"]) == got["text"] and len(l["token_logprobs"]) == 16, l
+        assert all(3 <= len(t) <= 4 for t in l["top_logprobs"]) and l["text_offset"][0] == 0, l
+        assert all(v <= 0 for v in l["token_logprobs"]) and any(v < 0 for v in l["token_logprobs"]), l
+        want = plain("--logprobs", "3")["logprobs"] if "logprobs" in plain("--logprobs", "3") else None
+        if want:
+            assert abs(want[0]["logprob"] - l["token_logprobs"][0]) < 1e-6, (want[0], l)
+        talk = s.talk(logprobs=True, top_logprobs=2)["choices"][0]
+        entries = talk["logprobs"]["content"]
+        assert b"".join(bytes(e["bytes"]) for e in entries).decode() == talk["message"]["content"], talk
+        events = s.stream("/v1/chat/completions", messages=[{"role": "user", "content": "def add(a, b):"}],
+                          temperature=0, max_completion_tokens=12, logprobs=True, top_logprobs=2)
+        streamed = [e for x in events for c in x["choices"] if c["logprobs"] for e in c["logprobs"]["content"]]
+        assert streamed == entries, (len(streamed), len(entries))
+
+
+@case
+def what_is_refused_is_told_by_its_name():
+    with Endpoint() as s:
+        for body, status, param in (
+                ({"foo": 1}, 400, "foo"),
+                ({"n": "2"}, 400, "n"), ({"n": 0}, 400, "n"), ({"n": 129}, 400, "n"),
+                ({"temperature": "NaN"}, 400, "temperature"), ({"temperature": 1e9}, 400, "temperature"),
+                ({"top_p": 0}, 400, "top_p"), ({"logprobs": 6}, 400, "logprobs"), ({"max_tokens": 0}, 400, "max_tokens"),
+                ({"max_tokens": 16777216}, 400, "max_tokens"), ({"min_tokens": 17}, 400, "min_tokens"),
+                ({"stop": ""}, 400, "stop"), ({"stop": [""]}, 400, "stop"), ({"stop": ["a"] * 9}, 400, "stop"),
+                ({"echo": True}, 400, "echo"), ({"suffix": "x"}, 400, "suffix"), ({"best_of": 2}, 400, "best_of"),
+                ({"logit_bias": {"x": 1}}, 400, "logit_bias"), ({"logit_bias": {"99999999": 1}}, 400, "logit_bias"),
+                ({"stop_token_ids": [-1]}, 400, "stop_token_ids"), ({"stop_token_ids": [10 ** 9]}, 400, "stop_token_ids"),
+                ({"prompt": []}, 400, "prompt"), ({"prompt": [[]]}, 400, "prompt"), ({"prompt": [-1]}, 400, "prompt"),
+                ({"prompt": [2 ** 63]}, 400, None), ({"prompt": [1.5]}, 400, "prompt"), ({"prompt": 7}, 400, "prompt"),
+                ({"prompt": [10 ** 8]}, 400, "prompt"), ({"prompt": "x" * 400000}, 400, "prompt"),
+                ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
+                ({"model": "another"}, 404, "model")):
+            for stream in (False, True):
+                if stream and "stream_options" in body:
+                    continue
+                got, answer, _ = s.ask("POST", "/v1/completions", dict({"prompt": PROMPT, "max_tokens": 16, "stream": stream}, **body))
+                error = answer["error"]
+                assert got == status and set(error) == {"message", "type", "param", "code"}, (body, got, answer)
+                assert error["param"] == param and len(error["message"]) < 400, (body, error)
+        for body in ({"user": "x"}, {"echo": False, "best_of": 1, "suffix": None}, {"stop": None}, {"stop": []},
+                     {"seed": -1, "temperature": 1}, {"seed": 2 ** 63 - 1}, {"top_k": -1}, {"use_beam_search": False}):
+            s.complete(**body)
+        s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, status=400)  # no template
+
+
+@case
+def bodies_that_are_no_requests():
+    with Endpoint() as s:
+        for raw in (b"", b"{", b"[]", b"7", b'{"prompt": "\xff"}', b'{"prompt": "\\ud83d"}', b'{"prompt": "a\\u0000b"}',
+                    b'{"a":' * 10000 + b"1" + b"}" * 10000, b"[" * 100000, b"\x00" * 100):
+            status, answer, _ = s.ask("POST", "/v1/completions", raw=raw)
+            assert status == 400 and len(json.dumps(answer)) < 1024, (raw[:40], status, answer)
+        status, answer, _ = s.ask("POST", "/v1/completions", raw=b"{}", headers={"Content-Type": "text/plain"})
+        assert status == 415, (status, answer)
+        status, answer, _ = s.ask("GET", "/v1/models", headers={"Host": "evil.test"})
+        assert status == 403, (status, answer)
+        for path in ("/v1//models", "/v1/models/", "/v1/models?x=1"):
+            assert s.ask("GET", path)[0] == 200, path
+        assert s.ask("GET", "/nothing")[0] == 404 and s.ask("GET", "/v1/completions")[0] == 405
+        s.complete()
+
+
+@case
+def a_body_that_is_too_large_is_refused_before_it_is_read():
+    with Endpoint() as s, contextlib.closing(socket.create_connection(("127.0.0.1", s.port))) as c:
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: 104857600\r\n\r\n")
+        c.settimeout(20 * SLOW)
+        assert c.recv(100).startswith(b"HTTP/1.1 413"), "no 413"
+        s.complete()
+
+
+@case
+def clients_that_go_away_leave_nothing():
+    with Endpoint("--sessions", "4") as s:
+        s.complete()
+        before = s.sessions()
+        body = json.dumps({"prompt": PROMPT, "max_tokens": 3000, "temperature": 0, "ignore_eos": True}).encode()
+        for stream, rst, wait in ((True, False, .3), (False, False, .3), (True, True, 0), (False, True, .1)):
+            for _ in range(6):  # more than there are slots: some are queued
+                c = socket.create_connection(("127.0.0.1", s.port))
+                send = body[:-1] + (b', "stream": true}' if stream else b"}")
+                c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                          b"Content-Length: %d\r\n\r\n%s" % (len(send), send))
+                time.sleep(wait / 6)
+                if rst:
+                    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                c.close()
+            wait_for(s.is_quiet)
+            wait_for(lambda: s.sessions() == before)
+        m = s.metrics()
+        ended = sum(v for k, v in m.items() if k.startswith("graft_answers_total"))
+        assert ended == m["graft_requests_total"] >= 12, m  # some are gone before they are read
+        s.complete()
+
+
+@case
+def a_client_that_is_done_talking_is_answered():
+    with Endpoint() as s:
+        want = s.complete(max_tokens=200)["choices"][0]["text"]
+        for stream in (False, True):
+            body = json.dumps({"prompt": PROMPT, "max_tokens": 200, "temperature": 0, "stream": stream}).encode()
+            with contextlib.closing(socket.create_connection(("127.0.0.1", s.port))) as c:
+                c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                          b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                c.shutdown(socket.SHUT_WR)
+                c.settimeout(30 * SLOW)
+                got = b""
+                while chunk := c.recv(65536):
+                    got += chunk
+            assert b"HTTP/1.1 200" in got, got[:200]
+            if not stream:
+                assert json.dumps(want)[1:-1].encode() in got, got[-500:]
+            else:
+                assert b"data: [DONE]\n\n" in got, got[-200:]
+
+
+@case
+def many_clients_at_once_get_their_own_texts():
+    prompts = [f"def f{i}(x):" for i in range(8)]
+    with Endpoint("--sessions", "8") as s:
+        want = [s.complete(prompt=p, max_tokens=24)["choices"][0]["text"] for p in prompts]
+
+        def one(i):
+            if i % 2:
+                return joined(s.stream("/v1/completions", prompt=prompts[i % 8], max_tokens=24, temperature=0))
+            return s.complete(prompt=prompts[i % 8], max_tokens=24)["choices"][0]["text"]
+
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            got = list(pool.map(one, range(96)))
+        assert all(g == want[i % 8] for i, g in enumerate(got))
+        health = s.ask("GET", "/health")
+        assert health[0] == 200 and health[1]["status"] == "ok", health
+
+
+@case
+def health_tells_when_the_target_is_gone():
+    with Endpoint(draft=False) as s:
+        assert s.ask("GET", "/health")[1]["status"] == "no drafter"
+        begin = time.monotonic()
+        threads = [threading.Thread(target=s.complete, kwargs={"max_tokens": 1500, "ignore_eos": True}) for _ in range(4)]
+        for t in threads:
+            t.start()
+        worst = 0
+        while any(t.is_alive() for t in threads):
+            at = time.monotonic()
+            assert s.ask("GET", "/health")[0] == 200
+            worst = max(worst, time.monotonic() - at)
+            time.sleep(.02)
+        print(f"# the slowest answer of /health: {worst * 1e3:.1f} ms in {time.monotonic() - begin:.1f} s")
+        assert worst < .5 * SLOW, worst
+
+
+@case
+def a_signal_lets_streams_end():
+    with Endpoint() as s:
+        out = []
+        t = threading.Thread(target=lambda: out.append(s.stream("/v1/completions", prompt=PROMPT, max_tokens=800,
+                                                                temperature=0, ignore_eos=True)))
+        t.start()
+        wait_for(lambda: s.metrics()["graft_num_requests_running"] == 1)
+        s.p.send_signal(signal.SIGTERM)
+        wait_for(lambda: s.ask("GET", "/health")[0] == 503)
+        status, answer, r = s.ask("POST", "/v1/completions", {"prompt": PROMPT})
+        assert status == 503 and r.getheader("Retry-After") == "1", (status, answer)
+        t.join(60 * SLOW)
+        assert out and out[0][-1]["choices"][0]["finish_reason"] == "length", out[0][-1:]
+        assert s.p.wait(30 * SLOW) == 0
+
+
+@case
+def a_port_that_is_taken_is_an_error():
+    with contextlib.closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("serve", "--control", "127.0.0.1:0", "--model", TARGET, "--http", f"127.0.0.1:{port}",
+                   env={"GRAFT_KEY": "ab" * 32})
+        assert done.returncode == 1 and "--http off" in done.stderr, (done.returncode, done.stderr)
+
+
+main()

@@ -1,0 +1,279 @@
+/* Bodies of requests: what each field becomes, and which field is named where one cannot be. */
+#include "orchestrator/http/api_request.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static struct gr_api_request r;
+static struct gr_api_error e;
+
+static enum gr_status parse_as(enum gr_api_endpoint endpoint, const char *body, char unknown[GR_API_PARAM_MAX])
+{
+    return gr_api_request_parse(endpoint, body, strlen(body), unknown, &r, &e);
+}
+
+static void taken(enum gr_api_endpoint endpoint, const char *body)
+{
+    if (parse_as(endpoint, body, NULL) != GR_OK) {
+        fail_msg("%s: %s", body, e.message);
+    }
+}
+
+static void refused(enum gr_api_endpoint endpoint, const char *body, const char *param)
+{
+    const enum gr_status st = parse_as(endpoint, body, NULL);
+    if (st != GR_EINVAL || e.http_status != 400 || strcmp(e.param, param) != 0 || e.message[0] == '\0') {
+        fail_msg("%s: status %d, HTTP %d, param `%s', `%s'", body, (int)st, e.http_status, e.param, e.message);
+    }
+    gr_api_request_finish(&r);
+}
+
+static void test_what_is_not_given(void **state)
+{
+    (void)state;
+    taken(GR_API_COMPLETIONS, "{\"prompt\": \"x\", \"n\": null, \"stop\": null, \"logit_bias\": null}");
+    assert_int_equal(r.n, 1);
+    assert_true(r.max_tokens == GR_API_NOT_GIVEN && r.seed == GR_API_NOT_GIVEN);
+    assert_true(r.temperature == 1.0 && r.top_p == 1.0 && r.top_k == 0 && r.n_logprob == -1);
+    assert_true(r.add_special && !r.stream && r.n_stop == 0 && r.biased.n == 0);
+    gr_api_request_finish(&r);
+    taken(GR_API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}");
+    assert_false(r.add_special);
+    assert_true(r.max_tokens == GR_API_NOT_GIVEN);
+    gr_api_request_finish(&r);
+}
+
+static void test_prompts_of_four_forms(void **state)
+{
+    (void)state;
+    taken(GR_API_COMPLETIONS, "{\"prompt\": \"ab\"}");
+    assert_int_equal(r.n_prompt, 1);
+    assert_int_equal(r.prompt[0].len, 2);
+    gr_api_request_finish(&r);
+    taken(GR_API_COMPLETIONS, "{\"prompt\": [\"a\", \"\"]}");
+    assert_int_equal(r.n_prompt, 2);
+    assert_int_equal(r.prompt[1].len, 0);
+    gr_api_request_finish(&r);
+    taken(GR_API_COMPLETIONS, "{\"prompt\": [5, 6, 7]}");
+    assert_int_equal(r.n_prompt, 1);
+    assert_true(r.prompt[0].text == NULL && r.prompt[0].n_ids == 3 && r.prompt[0].ids[2] == 7);
+    gr_api_request_finish(&r);
+    taken(GR_API_COMPLETIONS, "{\"prompt\": [[5], [6, 7]]}");
+    assert_int_equal(r.n_prompt, 2);
+    assert_int_equal(r.prompt[1].n_ids, 2);
+    gr_api_request_finish(&r);
+    refused(GR_API_COMPLETIONS, "{}", "prompt");
+    refused(GR_API_COMPLETIONS, "{\"prompt\": null}", "prompt");
+    refused(GR_API_COMPLETIONS, "{\"prompt\": []}", "prompt");
+    refused(GR_API_COMPLETIONS, "{\"prompt\": [[]]}", "prompt");
+    refused(GR_API_COMPLETIONS, "{\"prompt\": [5, \"x\"]}", "prompt");
+    refused(GR_API_COMPLETIONS, "{\"prompt\": [-1]}", "prompt");
+    refused(GR_API_COMPLETIONS, "{\"prompt\": [2147483648]}", "prompt");
+    refused(GR_API_COMPLETIONS, "{\"prompt\": {\"a\": 1}}", "prompt");
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    taken(GR_API_CHAT,
+          "{\"messages\": [{\"role\": \"developer\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": "
+          "[{\"type\": \"text\", \"text\": \"b\"}, {\"type\": \"text\", \"text\": \"cd\"}], \"name\": \"n\"}]}");
+    assert_int_equal(r.n_message, 2);
+    assert_int_equal(r.message[0].role, GR_API_SYSTEM);
+    assert_string_equal(r.message[1].text, "bcd");
+    gr_api_request_finish(&r);
+    static const char *const wrong[] = {
+        "[]",
+        "{}",
+        "\"x\"",
+        "[7]",
+        "[{\"role\": \"tool\", \"content\": \"x\"}]",
+        "[{\"role\": \"user\"}]",
+        "[{\"role\": \"user\", \"content\": null}]",
+        "[{\"content\": \"x\"}]",
+        "[{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": {}}]}]",
+        "[{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]",
+        "[{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": [{}]}]"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(wrong); i++) {
+        char body[256];
+        snprintf(body, sizeof(body), "{\"messages\": %s}", wrong[i]);
+        refused(GR_API_CHAT, body, "messages");
+    }
+}
+
+/* Of completions, with a prompt beside it. */
+static const char *with(const char *field)
+{
+    static char body[512];
+    snprintf(body, sizeof(body), "{\"prompt\": \"x\", %s}", field);
+    return body;
+}
+
+static void test_values_out_of_range(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *field, *param;
+    } cases[] = {
+        {"\"n\": 0", "n"},
+        {"\"n\": 129", "n"},
+        {"\"n\": \"2\"", "n"},
+        {"\"n\": 1.0", "n"},
+        {"\"max_tokens\": 0", "max_tokens"},
+        {"\"max_tokens\": -1", "max_tokens"},
+        {"\"max_tokens\": 4, \"min_tokens\": 5", "min_tokens"},
+        {"\"temperature\": -0.1", "temperature"},
+        {"\"temperature\": 101", "temperature"},
+        {"\"temperature\": \"NaN\"", "temperature"},
+        {"\"top_p\": 0", "top_p"},
+        {"\"top_p\": 1.1", "top_p"},
+        {"\"min_p\": 2", "min_p"},
+        {"\"top_k\": -2", "top_k"},
+        {"\"seed\": 1.5", "seed"},
+        {"\"frequency_penalty\": 2.1", "frequency_penalty"},
+        {"\"presence_penalty\": -2.1", "presence_penalty"},
+        {"\"repetition_penalty\": 0", "repetition_penalty"},
+        {"\"logprobs\": 6", "logprobs"},
+        {"\"logprobs\": true", "logprobs"},
+        {"\"stop\": \"\"", "stop"},
+        {"\"stop\": [\"a\", 1]", "stop"},
+        {"\"stop\": [\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\"]", "stop"},
+        {"\"stop_token_ids\": [-1]", "stop_token_ids"},
+        {"\"stop_token_ids\": 3", "stop_token_ids"},
+        {"\"logit_bias\": {\"a\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"-1\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"1\": 101}", "logit_bias"},
+        {"\"logit_bias\": {\"1\": \"x\"}", "logit_bias"},
+        {"\"logit_bias\": {\"99999999999\": 1}", "logit_bias"},
+        {"\"bad_words\": [\"\"]", "bad_words"},
+        {"\"stream\": 1", "stream"},
+        {"\"stream_options\": {}", "stream_options"},
+        {"\"stream\": true, \"stream_options\": {\"x\": true}", "stream_options"},
+        {"\"best_of\": 2", "best_of"},
+        {"\"echo\": true", "echo"},
+        {"\"suffix\": \"x\"", "suffix"},
+        {"\"num_speculative_tokens\": 64", "num_speculative_tokens"},
+        {"\"specpv\": \"x\"", "specpv"},
+        {"\"cache_salt\": \"\"", "cache_salt"},
+        {"\"foo\": 1", "foo"},
+        {"\"messages\": []", "messages"},
+        {"\"model\": 3", "model"},
+        {"\"prompt_logprobs\": 1", "prompt_logprobs"},
+        {"\"response_format\": {\"type\": \"json_object\"}", "response_format"},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        refused(GR_API_COMPLETIONS, with(cases[i].field), cases[i].param);
+    }
+}
+
+static void test_values_that_are_taken(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {"\"user\": \"u\", \"service_tier\": {\"any\": 1}",
+                                         "\"echo\": false, \"suffix\": \"\", \"best_of\": 1",
+                                         "\"n\": 2, \"best_of\": 2",
+                                         "\"length_penalty\": 1.0, \"use_beam_search\": false",
+                                         "\"seed\": -9223372036854775807",
+                                         "\"response_format\": {\"type\": \"text\"}",
+                                         "\"stop\": []",
+                                         "\"top_k\": -1",
+                                         "\"foo\": 1e-5"};
+    for (size_t i = 0; i + 1 < GR_ARRAY_LEN(fields); i++) {
+        taken(GR_API_COMPLETIONS, with(fields[i]));
+        gr_api_request_finish(&r);
+    }
+    char unknown[GR_API_PARAM_MAX];
+    assert_int_equal(parse_as(GR_API_COMPLETIONS, with(fields[GR_ARRAY_LEN(fields) - 1]), unknown), GR_OK);
+    assert_string_equal(unknown, "foo");
+    gr_api_request_finish(&r);
+    taken(GR_API_COMPLETIONS,
+          with("\"stop\": [\"a\", \"b\"], \"logit_bias\": {\"7\": -100, \"8\": 0.5}, \"logprobs\": 0"));
+    assert_true(r.n_stop == 2 && r.biased.n == 2 && r.biased.id[0] == 7 && r.bias.value[0] == -100.0f);
+    assert_int_equal(r.n_logprob, 0);
+    gr_api_request_finish(&r);
+}
+
+static void chat_refused(const char *fields, const char *param)
+{
+    char body[512];
+    snprintf(body, sizeof(body), "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", fields);
+    refused(GR_API_CHAT, body, param);
+}
+
+static void test_what_makes_sense_together(void **state)
+{
+    (void)state;
+    chat_refused("\"top_logprobs\": 2", "top_logprobs");
+    chat_refused("\"continue_final_message\": true", "continue_final_message");
+    chat_refused("\"add_generation_prompt\": false", "add_generation_prompt");
+    chat_refused("\"tools\": [{}]", "tools");
+    chat_refused("\"chat_template_kwargs\": {\"x\": 1}", "chat_template_kwargs");
+    taken(GR_API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 5, "
+                       "\"max_completion_tokens\": 6, \"logprobs\": true, \"tools\": [], \"tool_choice\": \"none\"}");
+    assert_int_equal(r.max_tokens, 6);
+    assert_int_equal(r.n_logprob, 0);
+    gr_api_request_finish(&r);
+    taken(GR_API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 5}");
+    assert_int_equal(r.max_tokens, 5);
+    gr_api_request_finish(&r);
+    refused(GR_API_COMPLETIONS, "{\"prompt\": [\"a\", \"b\"], \"n\": 65}", "n");
+}
+
+/* One line that quotes nothing, whatever the body is. */
+static void test_bodies_that_are_none(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {"",
+                                         "{",
+                                         "[]",
+                                         "7",
+                                         "null",
+                                         "{\"prompt\": \"\xff\"}",
+                                         "{\"prompt\": \"\\ud83d\"}",
+                                         "{\"prompt\": \"a\\u0000\"}",
+                                         "{\"prompt\": 1e999}",
+                                         "{\"prompt\": \"x\"} x"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(bodies); i++) {
+        refused(GR_API_COMPLETIONS, bodies[i], "");
+    }
+    char *deep = malloc(200001);
+    memset(deep, '[', 200000);
+    deep[200000] = '\0';
+    refused(GR_API_COMPLETIONS, deep, "");
+    free(deep);
+}
+
+static void test_the_error_is_json(void **state)
+{
+    (void)state;
+    gr_api_refuse(&e, 404, "model", "%s", "a \"quote\", \xc3\xa4 and half a character: \xc3");
+    e.code = "model_not_found";
+    char *text = gr_api_error_json(&e);
+    assert_string_equal(text, "{\"error\":{\"message\":\"a \\\"quote\\\", \xc3\xa4 and half a character: \",\"type\":"
+                              "\"not_found_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
+    free(text);
+    gr_api_refuse(&e, 500, NULL, "x");
+    text = gr_api_error_json(&e);
+    assert_string_equal(text, "{\"error\":{\"message\":\"x\",\"type\":\"server_error\",\"param\":null,\"code\":null}}");
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_not_given),
+        cmocka_unit_test(test_prompts_of_four_forms),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_values_out_of_range),
+        cmocka_unit_test(test_values_that_are_taken),
+        cmocka_unit_test(test_what_makes_sense_together),
+        cmocka_unit_test(test_bodies_that_are_none),
+        cmocka_unit_test(test_the_error_is_json),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
