@@ -160,7 +160,8 @@ static Cluster *choose_cluster(const Grid &g, bool holds)
 static bool wants_to_start(const Grid &g, Overlap overlap)
 {
     const bool one_by_one = overlap == Overlap::NONE && run_now->counting.empty() && !g.meets;
-    const bool room = run_now->counting.empty() || (int)g.alive.size() * g.launch->cluster < N_BLOCK_AT_ONCE;
+    const bool room = !run_now->counting.empty() ? (int)g.alive.size() * g.launch->cluster < N_BLOCK_AT_ONCE
+                                                 : g.meets || g.alive.empty() || n_thread_alive() < N_THREAD_AHEAD;
     return g.n_started < g.n_cluster && may_start(g) && room && (!one_by_one || g.alive.empty());
 }
 
