@@ -31,10 +31,14 @@ static enum gr_status open_ready(struct gr_serve_child *s, int *write_fd_out)
     return GR_OK;
 }
 
-/* What `graft serve' takes of what was asked for; the rest is the workers'. */
-static bool is_for_serve(const struct gr_option *r)
+/* What `graft serve' takes of what was asked for; the rest is the workers'. It is told of the model where the job is to
+ * have an endpoint. */
+static bool is_for_serve(const struct gr_options *o, const struct gr_option *r)
 {
     const ptrdiff_t id = r - gr_option_rows;
+    if (o->http == NULL && (id == GR_OPTION_model || id == GR_OPTION_http)) {
+        return false;
+    }
     return gr_option_is_for(r, GR_CMD_SERVE) && gr_option_is_for(r, GR_CMD_LAUNCH) &&
            (r->refused & GR_WITHOUT_SPAWN) == 0 && r->kind != GR_KIND_WORKERS && id != GR_OPTION_control &&
            id != GR_OPTION_config && id != GR_OPTION_key_file;
@@ -69,7 +73,7 @@ enum gr_status gr_serve_child_start(struct gr_job *j, struct gr_serve_child *s)
     gr_child_args_add(&line.args, "--control", s->control);
     gr_child_args_add(&line.args, "--ready-file", ready);
     for (int i = 0; i < GR_N_OPTION; i++) {
-        if (j->o.values.source[i] != GR_FROM_DEFAULT && is_for_serve(&gr_option_rows[i])) {
+        if (j->o.values.source[i] != GR_FROM_DEFAULT && is_for_serve(&j->o, &gr_option_rows[i])) {
             add_option(&line, &j->o, &gr_option_rows[i]);
         }
     }

@@ -158,16 +158,17 @@ static bool ask_the_same(const struct session *a, const struct session *b)
 /* Of many that queue for the same targets only the first that finds no slot is asked about. */
 void orch_open_waiting(struct gr_orch *o)
 {
+    struct session **waiting = o->waiting;
     const struct session *full = NULL;
     int n = 0;
     for (int i = 0; i < o->n_place; i++) {
         if (orch_at(o, i)->state == GR_SESSION_WAITING) {
-            o->waiting[n++] = orch_at(o, i);
+            waiting[n++] = orch_at(o, i);
         }
     }
-    qsort(o->waiting, (size_t)n, sizeof(*o->waiting), compare_waiting);
+    qsort((void *)waiting, (size_t)n, sizeof(struct session *), compare_waiting);
     for (int i = 0; i < n; i++) {
-        struct session *s = o->waiting[i];
+        struct session *s = waiting[i];
         const bool queues = s->request.wishes.queues;
         if (s->state == GR_SESSION_WAITING && !(queues && full != NULL && ask_the_same(s, full))) {
             orch_open(o, s);

@@ -344,6 +344,8 @@ static void test_choices_are_their_enums(void **state)
         {GR_OPTION_transport, GR_CHOICE_VERBS, "verbs"},
         {GR_OPTION_verbs_mode, GR_VERBS_ONE_SIDED, "one_sided"},
         {GR_OPTION_verbs_mode, GR_VERBS_TWO_SIDED, "two_sided"},
+        {GR_OPTION_http_unknown, GR_CHOICE_HTTP_UNKNOWN_REFUSE, "refuse"},
+        {GR_OPTION_http_unknown, GR_CHOICE_HTTP_UNKNOWN_LOG, "log"},
         {GR_OPTION_chat_thinking, GR_CHOICE_THINKING_ON, "on"},
         {GR_OPTION_chat_thinking, GR_CHOICE_THINKING_OFF, "off"},
         {GR_OPTION_ranks, GR_CHOICE_RANKS_AUTO, "auto"},
