@@ -55,11 +55,18 @@ bool orch_drafts_for(const struct gr_worker_info *drafter, const struct gr_worke
            (!is_head || (target->feature_width > 0 && !orch_differ(drafter->fc_fingerprint, target->fc_fingerprint)));
 }
 
+/* A target that listens nowhere has its drafter in its own process. */
+static bool reaches(const struct gr_worker_info *drafter, const struct gr_worker_info *target)
+{
+    return target->address[0] != '\0' || target->pid == 0 || drafter->pid == target->pid;
+}
+
 static bool fits_as_drafter(const struct gr_orch *o, const struct session *s, int worker, int target)
 {
     const struct worker *w = &o->worker[worker];
     return is_taking(w, GR_WORKER_DRAFT) && !orch_set_has(&s->with.avoided, worker) &&
-           !orch_set_has(&s->with.passed_over, worker) && orch_drafts_for(&w->info, &o->worker[target].info);
+           !orch_set_has(&s->with.passed_over, worker) && reaches(&w->info, &o->worker[target].info) &&
+           orch_drafts_for(&w->info, &o->worker[target].info);
 }
 
 static bool has_room(const struct worker *w)
