@@ -34,6 +34,7 @@ struct worker {
     struct gr_draft_job *job; /* in flight */
     bool is_head;
     uint64_t test_delay_ns;
+    int test_fail_job, n_job;
 };
 
 /* ---- the machine's outputs ---- */
@@ -69,6 +70,9 @@ static void start_job(void *ctx, struct gr_draft_job *job)
 {
     struct worker *w = ctx;
     w->job = job;
+    if (++w->n_job == w->test_fail_job) {
+        gr_worker_io_fail(w->io, GR_ECUDA);
+    }
     gr_worker_io_compute(w->io, compute_job, w, false); /* a verdict is much later */
 }
 
@@ -308,7 +312,8 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
 
 enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
 {
-    struct worker w = {.test_delay_ns = (uint64_t)options->test_delay_us * 1000};
+    struct worker w = {.test_delay_ns = (uint64_t)options->test_delay_us * 1000,
+                       .test_fail_job = options->test_fail_job};
     enum gr_status st = create(&w, options);
     if (options->started != NULL) {
         *options->started = st == GR_OK;

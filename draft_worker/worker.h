@@ -33,6 +33,7 @@ struct gr_draft_options {
     /* for tests */
     int test_flip_round; /* 0: off; see gr_drafter_config */
     int test_delay_us;   /* each job takes so much longer */
+    int test_fail_job;   /* that job ends as if the device had failed; 0: none */
 };
 
 GR_NODISCARD enum gr_status gr_draft_worker_run(const struct gr_draft_options *options);

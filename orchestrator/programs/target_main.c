@@ -125,7 +125,8 @@ static struct gr_draft_options draft_options(const struct gr_options *o)
                                      .n_ctx_max = (int)o->max_model_len,
                                      .draft_context = (int)o->draft_context,
                                      .n_session_max = (int)o->n_session,
-                                     .forced_transport = -1};
+                                     .forced_transport = -1,
+                                     .test_fail_job = (int)o->test_fail_job};
 }
 
 int main(int argc, char **argv)

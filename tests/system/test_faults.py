@@ -158,6 +158,20 @@ def a_fall_back_that_flaps_is_a_line_now_and_then():
 
 
 @case
+def a_colocated_drafter_that_fails():
+    """GR_FALLBACK_COLOCATED_DRAFTER: its process goes on as a target."""
+    want = generate("--ignore-eos", "--max-tokens", "200")["token_ids"]
+    with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, "--colocate-draft", HEAD, "--head", HEAD,
+                                         "--test-fail-job", "5") as t:
+        s.wait()
+        m = s.generate("--max-tokens", "200", *FIXED)
+        assert m["token_ids"] == want and m["metrics"]["num_drafts"] > 0, m
+        wait_for(lambda: len(s.list()["workers"]) == 1)
+        assert s.generate("--max-tokens", "200", *FIXED)["token_ids"] == want
+        assert len([x for x in fallback_lines(t) if "the co-located drafter ended with an error" in x]) == 1
+
+
+@case
 def a_colocated_drafter_of_another_kind_than_the_fleets():
     """Drafters of one orchestrator may run different models: each works for the targets that it fits."""
     want = generate("--ignore-eos", "--max-tokens", "20")["token_ids"]

@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct test_far far[2];
@@ -99,9 +100,11 @@ static void test_peer_memory(void **state)
     static const int refusals[] = {EOPNOTSUPP, EINVAL, 524 /* ENOTSUPP */, EFAULT, ENOMEM};
     fake_knobs.peer_memory = true;
     for (size_t i = 0; i < GR_ARRAY_LEN(refusals); i++) {
+        char why[64]; /* what strerror() returns for a number without a name is its own until the next call */
+        snprintf(why, sizeof(why), "%s", strerror(refusals[i]));
         fake_knobs.dmabuf_errno = refusals[i];
         EXPECT_PATH(GR_FAR_PEER_MEMORY, "far:0 by peer memory; not by dma-buf: the device or its driver takes none",
-                    strerror(refusals[i]));
+                    why);
     }
     far[0].export_errno = ENOTSUP;
     fake_knobs.dmabuf_errno = 0;
