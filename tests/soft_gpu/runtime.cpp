@@ -305,6 +305,10 @@ const char *cudaGetErrorString(cudaError_t e)
         return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice:
         return "invalid device ordinal";
+    case cudaErrorSymbolNotFound:
+        return "named symbol not found";
+    case cudaErrorNotSupported:
+        return "operation not supported";
     case cudaErrorPeerAccessAlreadyEnabled:
         return "peer access is already enabled";
     case cudaErrorNotReady:
@@ -349,11 +353,38 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
-    if (!is_device(device) || attr != cudaDevAttrMultiProcessorCount) {
+    if (!is_device(device)) {
         return said(cudaErrorInvalidDevice);
     }
-    *value = N_MULTIPROCESSOR;
-    return cudaSuccess;
+    switch (attr) {
+    case cudaDevAttrMultiProcessorCount:
+        *value = N_MULTIPROCESSOR;
+        return cudaSuccess;
+    case cudaDevAttrGPUDirectRDMASupported:
+    case cudaDevAttrGPUDirectRDMAFlushWritesOptions:
+    case cudaDevAttrGPUDirectRDMAWritesOrdering:
+        *value = 0;
+        return cudaSuccess;
+    }
+    return said(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *, int, int)
+{
+    return said(cudaErrorNotSupported);
+}
+
+cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(enum cudaFlushGPUDirectRDMAWritesTarget,
+                                               enum cudaFlushGPUDirectRDMAWritesScope)
+{
+    return said(cudaErrorNotSupported);
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long,
+                                             enum cudaDriverEntryPointQueryResult *result)
+{
+    *result = cudaDriverEntryPointSymbolNotFound;
+    return said(cudaErrorSymbolNotFound);
 }
 
 cudaError_t cudaSetDevice(int device)
