@@ -17,10 +17,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
-from harness import BUILD, CASES, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, case, generate, main, wait_for
+from harness import BUILD, CASES, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, Background, case, generate, main, wait_for
 
 LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -538,13 +537,13 @@ def srun_is_killed():
     nothing_is_left(folder)
 
 
-class Connections:
+class Connections(Background):
     """Connections out of this host, made and ended again and again: each takes a port that nobody has chosen."""
 
     def __init__(self):
-        self.stop, self.n = threading.Event(), 0
+        super().__init__(self.accept, self.connect)
+        self.n = 0
         self.server = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.threads = [threading.Thread(target=f) for f in (self.accept, self.connect)]
 
     def accept(self):
         self.server.settimeout(0.1)
@@ -559,15 +558,8 @@ class Connections:
             with socket.create_connection(self.server.getsockname()):
                 self.n += 1
 
-    def __enter__(self):
-        for t in self.threads:
-            t.start()
-        return self
-
     def __exit__(self, *failure):
-        self.stop.set()
-        for t in self.threads:
-            t.join()
+        super().__exit__(*failure)
         self.server.close()
 
 

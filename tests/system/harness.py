@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 BUILD, ROOT = sys.argv[1], sys.argv[2]
@@ -118,6 +119,24 @@ class Running:
     def end(self, timeout=120):
         out, _ = self.p.communicate(timeout=timeout * SLOW)
         return self.p.returncode, out, self.said()
+
+
+class Background:
+    """Threads beside a `with` block; each runs its function until self.stop is set, at the block's end."""
+
+    def __init__(self, *functions):
+        self.stop = threading.Event()
+        self.threads = [threading.Thread(target=f) for f in functions]
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *failure):
+        self.stop.set()
+        for t in self.threads:
+            t.join()
 
 
 def main(n_more=0):

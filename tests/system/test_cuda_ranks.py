@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 
-from harness import BUILD, HEAD, ROOT, TARGET, Running, alive, case, children, generate, main, refused, run, wait_for
+from harness import BUILD, HEAD, ROOT, TARGET, Running, alive, case, generate, main, refused, run, wait_for
+from ranks import interrupt_a_run, ranks_of, wait_for_ranks
 from served import Serve
 
 TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "20000"))
@@ -23,6 +24,7 @@ WAYS = os.environ.get("GRAFT_TEST_WAYS", "auto,nccl").split(",")
 SOFT = "SOFT_GPU_DEVICES" in os.environ  # a pass takes seconds there
 TP8 = ("--geometry", "test-tp8", "--max-model-len", "4096")
 TREE = ("--num-speculative-tokens", "16")
+GROUP_S = 120  # until a group of GPUs computes
 MARGIN = 0.06  # bf16 against f32: a pick may differ where the best two logits are that close
 
 with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as f:
@@ -48,18 +50,6 @@ def group(n, way="auto"):
 
 def sizes(most=8):
     return [n for n in (2, 4, 8) if n <= min(N_GPU, most)]
-
-
-def ranks_of(target):
-    return [pid for pid, _ in children(target)]
-
-
-def wait_for_ranks(r, n):
-    """The target of a run, when its group is whole and computes."""
-    target = r.child("graft-target")
-    wait_for(lambda: len(ranks_of(target)) == n - 1 and "calibrated" in r.said(), 120)
-    r.wait_busy(target, 15)
-    return target
 
 
 # ---- sums ----
@@ -168,7 +158,7 @@ def a_killed_rank_ends_the_group_and_the_text_goes_on():
         for way in WAYS:
             for which in (0, -1) if size > 2 else (0,):
                 r = Running(*TP8, *group(size, way), tokens=tokens, log="info")
-                target = wait_for_ranks(r, size)
+                target = wait_for_ranks(r, size, GROUP_S)
                 ranks = ranks_of(target)
                 begin = time.monotonic()
                 os.kill(ranks[which], signal.SIGKILL)
@@ -188,7 +178,7 @@ def a_stopped_rank_ends_the_group_within_the_limit():
     tokens = 12 if SOFT else 3000
     for way in WAYS:
         r = Running(*TP8, *group(2, way), "--rank-timeout", "5s" if SOFT else "2s", tokens=tokens, log="info")
-        target = wait_for_ranks(r, 2)
+        target = wait_for_ranks(r, 2, GROUP_S)
         rank = ranks_of(target)[0]
         begin = time.monotonic()
         os.kill(rank, signal.SIGSTOP)
@@ -203,14 +193,7 @@ def a_stopped_rank_ends_the_group_within_the_limit():
 
 @case
 def an_interrupted_run_leaves_nobody():
-    r = Running(*TP8, *group(2), tokens=3000, log="info")
-    target = wait_for_ranks(r, 2)
-    ranks = ranks_of(target)
-    r.p.send_signal(signal.SIGINT)
-    status, _, said = r.end()
-    assert status == 128 + signal.SIGINT, said
-    wait_for(lambda: not any(alive(pid) for pid in (target, *ranks)))
-    assert "error: rank" not in said and "is gone" not in said, said
+    interrupt_a_run((*TP8, *group(2)), 2, GROUP_S)
 
 
 # ---- what cannot be ----

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-from harness import DRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, run, wait_for
+from harness import DRAFT, ROOT, SLOW, TARGET, Background, alive, case, children, generate, main, run, wait_for
 from served import FIXED, Folder, Serve, one_line, worker
 
 with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
@@ -191,15 +191,15 @@ def a_list_says_how_many_serve_starts():
         one_line(done, words)
 
 
-class Load:
+class Load(Background):
     """Clients, each of which asks for one text again and again; failures: what went wrong."""
 
     def __init__(self, s, n_client, *args, tokens=60):
+        super().__init__(*[self.ask_on] * n_client)
         self.s, self.args, self.tokens = s, args, tokens
-        self.stop, self.failures, self.n_done, self.n_refused = threading.Event(), [], 0, 0
+        self.failures, self.n_done, self.n_refused = [], 0, 0
         self.want = generate("--ignore-eos", "--max-tokens", str(tokens))["token_ids"]
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.ask_on) for _ in range(n_client)]
 
     def ask_on(self):
         while not self.stop.is_set():
@@ -216,15 +216,6 @@ class Load:
         else:
             self.failures.append((status, out[-500:], err))
 
-    def __enter__(self):
-        for t in self.threads:
-            t.start()
-        return self
-
-    def __exit__(self, *failure):
-        self.stop.set()
-        for t in self.threads:
-            t.join()
 
 
 @case

@@ -13,6 +13,7 @@ import sys
 import time
 
 from harness import DRAFT, HEAD, ROOT, TARGET, Running, alive, case, children, generate, main, refused, run, wait_for
+from ranks import interrupt_a_run, ranks_of, wait_for_ranks
 from served import Folder, Serve, worker
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
@@ -22,19 +23,6 @@ TREE = ("--num-speculative-tokens", "8")
 METHODS = {"none": (), "draft_model": ("--draft", DRAFT, *TREE), "eagle3": ("--draft", HEAD, *TREE)}
 with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as f:
     PROMPTS = json.load(f)
-
-
-def ranks_of(target):
-    """The other ranks of a target's group."""
-    return [pid for pid, _ in children(target)]
-
-
-def wait_for_ranks(r, n):
-    """The target of a run, when its group is whole and computes."""
-    target = r.child("graft-target")
-    wait_for(lambda: len(ranks_of(target)) == n - 1 and "calibrated" in r.said())
-    r.wait_busy(target, 15)
-    return target
 
 
 # ---- texts ----
@@ -144,14 +132,7 @@ def a_stopped_rank_is_named():
 
 @case
 def an_interrupted_run_leaves_nobody():
-    r = Running(*GROUP, "-tp", "4", tokens=3000, log="info")
-    target = wait_for_ranks(r, 4)
-    ranks = ranks_of(target)
-    r.p.send_signal(signal.SIGINT)
-    status, _, said = r.end()
-    assert status == 128 + signal.SIGINT, said
-    wait_for(lambda: not any(alive(pid) for pid in (target, *ranks)))
-    assert "error: rank" not in said and "is gone" not in said, said
+    interrupt_a_run((*GROUP, "-tp", "4"), 4)
 
 
 @case
