@@ -228,7 +228,12 @@ static void test_this_machine(void **state)
     (void)state;
     static struct gr_near_map map;
     const char *why = NULL;
-    if (gr_near_map_draw(&map, &why) != GR_OK) {
+    if (GR_SANITIZED) { /* libpciaccess, which hwloc loads for what lies on PCI, never gives its memory back */
+        setenv("HWLOC_COMPONENTS", "-pci", 1);
+    }
+    const enum gr_status st = gr_near_map_draw(&map, &why);
+    unsetenv("HWLOC_COMPONENTS");
+    if (st != GR_OK) {
         assert_non_null(strstr(why, "hwloc"));
         skip();
     }
