@@ -360,6 +360,14 @@ static void tell_failed(struct follow *f, int status)
     }
 }
 
+/* The orchestrator told the worker to end, and ends itself; rank 0 may not take this rank for lost meanwhile. */
+static void tell_done(struct follow *f)
+{
+    if (gr_link_send(&f->link, json_pack("{s:s}", "type", "done")) != GR_OK) {
+        log_info("rank 0 is gone as well");
+    }
+}
+
 static int wait_ms(const struct follow *f)
 {
     const int restart_ms = gr_children_restart(&f->j->children, gr_clock_ns());
@@ -384,13 +392,17 @@ static void wait_for_news(struct follow *f)
     }
 }
 
-/* A worker that ends in order was told so by the orchestrator; rank 0 says soon that the job is over. */
 static void run(struct follow *f)
 {
     while (!f->child_done && !f->at_once && gr_clock_ns() < f->stop_ns) {
         wait_for_news(f);
     }
-    if (f->child_done && f->status != 0 && gr_link_is_open(&f->link)) {
+    if (!f->child_done || !gr_link_is_open(&f->link)) {
+        return;
+    }
+    if (f->status == 0) {
+        tell_done(f);
+    } else {
         log_error("rank %d on host %s: its %s cannot run (status %d); its own line says why", f->j->who.rank,
                   f->j->who.host, f->j->children.child[f->j->child].name, f->status);
         tell_failed(f, f->status);

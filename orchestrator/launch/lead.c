@@ -19,11 +19,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TELL_NS (30 * GR_S)  /* between lines about who is missing */
-#define STRANGERS 64         /* links whose hello has not come yet */
-#define HELLO_NS (10 * GR_S) /* so long they may take */
-#define LEAVE_NS (5 * GR_S)  /* the other ranks, once they know that the job is over */
-#define N_OWN 5              /* descriptors that are polled beside links */
+#define TELL_NS (30 * GR_S)   /* between lines about who is missing */
+#define STRANGERS 64          /* links whose hello has not come yet */
+#define HELLO_NS (10 * GR_S)  /* so long they may take */
+#define LEAVE_NS (5 * GR_S)   /* the other ranks, once they know that the job is over */
+#define ORPHAN_NS (10 * GR_S) /* the orchestrator, once the last target has ended in order */
+#define N_OWN 5               /* descriptors that are polled beside links */
 
 struct stranger {
     struct gr_link link;
@@ -48,6 +49,7 @@ struct lead {
     bool told_end;
     int status;
     uint64_t begin_ns, signal_ns, end_ns, leave_ns;
+    uint64_t orphan_ns; /* when a job without a target ends; 0: it has one */
 };
 
 /* ---- the end ---- */
@@ -196,6 +198,12 @@ static bool other_target(const struct lead *d, int rank)
     return false;
 }
 
+static void no_target(struct lead *d)
+{
+    log_error("no target is left; ending");
+    end_job(d, 1);
+}
+
 /* What a rank's end means is its role's to say: a job goes on without a drafter, and with another target. */
 static void lose_rank(struct lead *d, int rank, const char *how)
 {
@@ -212,8 +220,21 @@ static void lose_rank(struct lead *d, int rank, const char *how)
              : role == GR_LAUNCH_DRAFT ? "; the job goes on without it"
                                        : "");
     if (d->up && was_up && role == GR_LAUNCH_TARGET && !other_target(d, rank)) {
-        log_error("no target is left; ending");
-        end_job(d, 1);
+        no_target(d);
+    }
+}
+
+/* Workers end in order where the orchestrator does, mostly a moment before it; its own end tells the job's status. */
+static void see_off(struct lead *d, int rank)
+{
+    if (!d->up) {
+        lose_rank(d, rank, "has ended before the job began");
+        return;
+    }
+    gr_link_close(&d->link[rank]);
+    d->table.rank[rank].state = GR_LAUNCH_ABSENT;
+    if (d->j->roles.rank[rank].role == GR_LAUNCH_TARGET && !other_target(d, rank)) {
+        d->orphan_ns = gr_clock_ns() + ORPHAN_NS;
     }
 }
 
@@ -229,6 +250,9 @@ static void hear_rank(struct lead *d, int rank)
         lose_rank(d, rank, "is gone");
     } else if (strcmp(type, "up") == 0) {
         d->table.rank[rank].state = GR_LAUNCH_UP;
+        d->orphan_ns = d->j->roles.rank[rank].role == GR_LAUNCH_TARGET ? 0 : d->orphan_ns;
+    } else if (strcmp(type, "done") == 0) {
+        see_off(d, rank);
     } else if (strcmp(type, "signal") == 0) {
         if (d->signal_ns == 0) {
             interrupt(d, gr_link_int(m, "number", SIGTERM));
@@ -400,6 +424,9 @@ static bool is_over(struct lead *d)
     const bool late = d->end_ns != 0 && now_ns > d->end_ns;
     if (late && !d->ending) { /* the command did not heed its signal */
         end_job(d, GR_EXIT_SIGNAL + SIGTERM);
+    }
+    if (d->orphan_ns != 0 && now_ns > d->orphan_ns && !d->ending) {
+        no_target(d);
     }
     if (!d->ending) {
         return false;
