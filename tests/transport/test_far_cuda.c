@@ -8,6 +8,7 @@
 #include "model/cuda/far_memory.h"
 
 #include <cuda_runtime_api.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ static int set_up(void **state)
 {
     (void)verbs_set_up(state);
     test_far_move = move;
-    return gr_device_check(0) != GR_OK || gr_cuda_far_memory_open(0, &gpu) == GR_OK ? 0 : -1;
+    return gr_cuda_far_memory_open(0, &gpu) == GR_OK ? 0 : -1;
 }
 
 static int tear_down(void **state)
@@ -35,17 +36,9 @@ static int tear_down(void **state)
     return left;
 }
 
-static void skip_without_gpu(void)
-{
-    if (gpu == NULL) {
-        skip();
-    }
-}
-
 static void test_copies(void **state)
 {
     (void)state;
-    skip_without_gpu();
     uint8_t *a = NULL, *b = NULL, out[BYTES], in[BYTES];
     assert_int_equal(gpu->take(gpu->ctx, BYTES, &a), GR_OK);
     assert_int_equal(gpu->take(gpu->ctx, BYTES, &b), GR_OK);
@@ -68,7 +61,6 @@ static void test_copies(void **state)
 static void test_export(void **state)
 {
     (void)state;
-    skip_without_gpu();
     uint8_t *p = NULL;
     assert_int_equal(gpu->take(gpu->ctx, BYTES, &p), GR_OK);
     const int fd = gpu->export_fd(gpu->ctx, p, BYTES);
@@ -84,7 +76,6 @@ static void test_export(void **state)
 static void test_pair(void **state)
 {
     (void)state;
-    skip_without_gpu();
     for (int two_sided = 0; two_sided < 2; two_sided++) {
         struct pair p;
         pair_verbs[0].far = gpu; /* the other end has its frames whole */
@@ -101,5 +92,9 @@ int main(void)
     gr_log_init("test_far_cuda");
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {CASE(test_copies), CASE(test_export), CASE(test_pair)};
+    if (gr_device_check(0) != GR_OK) {
+        puts("1..0 # SKIP no GPU"); /* meson takes a case that cmocka skips for one that has failed */
+        return 0;
+    }
     return cmocka_run_group_tests_name("far memory of a GPU", tests, NULL, NULL);
 }
