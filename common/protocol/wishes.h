@@ -36,19 +36,22 @@ struct gr_turn_wishes {
     uint32_t max_tokens; /* generated tokens, 1 or more */
     uint32_t min_tokens; /* of them none of the first so many is one of stop_ids */
     uint32_t n_logprob;  /* how many log-probabilities COMMITs carry of a token, its own and the likeliest; 0: none */
+    uint64_t timeout_ns; /* from its beginning, waiting included, until it ends with GR_FINISH_TIMEOUT; 0: no limit. A
+                            target is not told */
     bool want_trace;     /* COMMITs carry trees, and gaps of picks without one */
     struct gr_stop_ids stop_ids; /* the last member, see gr_turn_wishes_copy() */
 };
 
 struct gr_wishes {
-    struct gr_sampling sampling;           /* the seed is always set: the client draws one */
-    bool want_draft;                       /* a drafter, where one is there */
-    bool single_token;                     /* force_single_token: the target verifies no trees */
-    uint64_t fork_of;                      /* a session whose KV is shared as far as both begin alike; 0: none */
-    bool keep_open;                        /* the session outlives its turns; a target is not told */
-    bool queues;                           /* for want of a slot it waits, and is not refused; a target is not told */
-    uint32_t priority;                     /* of those that wait: lower ones first; 0: GR_PRIORITY_USUAL */
-    bool auto_tree;                        /* the drafter chooses a tree's size by its cost; n_node is the most */
+    struct gr_sampling sampling; /* the seed is always set: the client draws one */
+    bool want_draft;             /* a drafter, where one is there */
+    bool single_token;           /* force_single_token: the target verifies no trees */
+    uint64_t fork_of;            /* a session whose KV is shared as far as both begin alike; 0: none */
+    bool keep_open;              /* the session outlives its turns; a target is not told */
+    bool queues;                 /* for want of a slot it waits, and is not refused; a target is not told */
+    uint32_t priority;           /* of those that wait: lower ones first; 0: GR_PRIORITY_USUAL */
+    uint64_t owner; /* of those that wait with equal priority owners take turns. In no message: the server says it */
+    bool auto_tree; /* the drafter chooses a tree's size by its cost; n_node is the most */
     uint32_t tree_shape;                   /* enum gr_tree_shape */
     uint32_t draft_depth;                  /* levels of a tree */
     uint32_t draft_top_k;                  /* children of a node, and nodes that are expanded a level */

@@ -18,13 +18,15 @@
 
 #define GR_STOP_ID_MAX 64 /* end-of-sequence ids and stop ids of a turn together */
 
-/* CLOSED: the session was closed during the turn; a target never says it. */
+/* CLOSED: the session was closed during the turn. TIMEOUT: the time that its client gave it is over. A target says
+ * neither. */
 enum gr_finish {
     GR_FINISH_NONE = 0,
     GR_FINISH_STOP = 1,
     GR_FINISH_LENGTH = 2,
     GR_FINISH_ERROR = 3,
-    GR_FINISH_CLOSED = 4
+    GR_FINISH_CLOSED = 4,
+    GR_FINISH_TIMEOUT = 5
 };
 
 /* End-of-sequence ids, unless they are ignored, and stop ids. Copied by the size in use: gr_stop_ids_copy(). */

@@ -51,6 +51,7 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
                                 .tokenizer_fingerprint = q->tokenizer_fingerprint}};
     snprintf(m.open.model, sizeof(m.open.model), "%s", q->model != NULL ? q->model : "");
     gr_wishes_copy(&m.open.wishes, &q->wishes);
+    m.open.wishes.queues = true;
     const bool forks = t != t->c->turn && t->g->phase == GR_PHASE_TEXT; /* what is compared with shares nothing */
     m.open.wishes.fork_of = forks ? t->c->turn[0].session : 0;
     t->session = 0;

@@ -141,6 +141,9 @@ void gr_generation_take(struct gr_generation *g, const struct gr_msg *m)
     } else if (m->type == GR_MSG_PROGRESS) {
         gr_generation_progress(g, "prefill: %" PRIu64 " of %" PRIu64 " tokens", m->progress.usable_len,
                                (uint64_t)g->keep_len + g->n_prompt);
+    } else if (m->type == GR_MSG_QUEUED) {
+        gr_generation_progress(g, "waiting for a slot: place %" PRIu64 " of %" PRIu64, m->queued.place,
+                               (uint64_t)m->queued.n_waiting);
     } else if (g->phase == GR_PHASE_TEXT) {
         gr_metrics_take(&g->metrics, m, now_ns);
     }
@@ -184,6 +187,7 @@ static void tell_of_end(struct gr_generation *g)
 void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
                        uint32_t n_reopen)
 {
+    finish = finish == GR_FINISH_TIMEOUT ? GR_FINISH_ERROR : finish; /* the text says which limit it was */
     if (finish == GR_FINISH_ERROR && g->stop_sent && g->interrupted == 0) {
         finish = GR_FINISH_STOP; /* what went wrong came after the stop string, while word of it was on its way */
     } else if (finish == GR_FINISH_ERROR && g->interrupted == 0) {

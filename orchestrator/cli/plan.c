@@ -205,6 +205,7 @@ static void take_wishes(const struct gr_options *o, struct gr_plan *p)
     w->turn.max_tokens = (uint32_t)o->max_tokens;
     w->turn.min_tokens = (uint32_t)o->min_tokens;
     w->turn.want_trace = o->trace;
+    w->turn.timeout_ns = (uint64_t)o->turn_timeout;
 }
 
 /* How many workers, and where; of drafters none where nobody wants one. */

@@ -226,6 +226,7 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
                                                .ping_interval_ns = GR_PING_INTERVAL_NS,
                                                .ping_timeout_ns = GR_PING_TIMEOUT_NS,
                                                .queue_timeout_ns = (uint64_t)s->o.queue_timeout,
+                                               .n_queue_max = (uint32_t)s->o.queue_max,
                                                .force_single_token = s->o.force_single_token,
                                                .disable_multi_token = s->o.disable_multi_token,
                                                .disable_specpv = s->o.disable_specpv,

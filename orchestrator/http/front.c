@@ -349,6 +349,9 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
     struct gr_job *j = a->job;
     a->finish = a->stop_sent ? GR_FINISH_STOP : (enum gr_finish)m->finished.finish;
     count_end(f, a->finish);
+    if (a->finish == GR_FINISH_TIMEOUT) {
+        fail_with(j, 408, m->finished.text);
+    }
     if (a->finish == GR_FINISH_ERROR) {
         fail_with(j, 500, m->finished.text[0] != '\0' ? m->finished.text : "the answer could not be generated");
     }
@@ -368,7 +371,7 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
 
 static int refusal_status(uint32_t code)
 {
-    return code == (uint32_t)-GR_ELIMIT ? 429 : code == (uint32_t)-GR_ECANCELED ? 503 : 400;
+    return code == (uint32_t)-GR_AGAIN ? 429 : code == (uint32_t)-GR_ECANCELED ? 503 : 400;
 }
 
 void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m, uint64_t now_ns)

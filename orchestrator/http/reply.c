@@ -18,6 +18,7 @@ const char *gr_reply_finish(enum gr_finish finish)
     case GR_FINISH_LENGTH:
         return "length";
     case GR_FINISH_CLOSED:
+    case GR_FINISH_TIMEOUT:
         return "closed";
     default:
         return "error";

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATS_PATIENCE_NS GR_S /* for the statistics of a session that is over */
+#define STATS_PATIENCE_NS GR_S              /* for the statistics of a session that is over */
+#define TIMEOUT_MAX_NS (365 * 86400 * GR_S) /* longer limits of a turn are taken for this */
 
 /* ---- life ---- */
 
@@ -22,8 +23,7 @@ static bool take_memory(struct gr_orch *o)
     o->place = calloc(n_worker, sizeof(*o->place));
     o->excess = calloc(n_worker, sizeof(*o->excess));
     o->chunk = calloc((size_t)o->n_session_cap / ORCH_CHUNK, sizeof(struct session *));
-    o->waiting = calloc((size_t)o->n_session_cap, sizeof(struct session *));
-    return o->worker != NULL && o->place != NULL && o->excess != NULL && o->chunk != NULL && o->waiting != NULL &&
+    return o->worker != NULL && o->place != NULL && o->excess != NULL && o->chunk != NULL && orch_queue_create(o) &&
            gr_session_index_create(&o->index, (uint32_t)o->n_session_cap);
 }
 
@@ -78,7 +78,7 @@ void gr_orch_destroy(struct gr_orch *o)
     }
     gr_session_index_destroy(&o->index);
     free((void *)o->chunk);
-    free((void *)o->waiting);
+    orch_queue_destroy(o);
     free(o->worker);
     free(o->place);
     free(o->excess);
@@ -144,13 +144,13 @@ static int free_place(const struct gr_orch *o)
     return place;
 }
 
-/* GR_ELIMIT: all are in a turn. */
+/* GR_AGAIN: all are in a turn. */
 static enum gr_status take_place(struct gr_orch *o, int *place_out)
 {
     if ((uint32_t)o->n_session >= o->config.n_session_max) {
         struct session *oldest = least_recently_used(o);
         if (oldest == NULL) {
-            return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
+            return refuse(o, GR_AGAIN, "all %u sessions of the orchestrator are in a turn: wait for one to end",
                           o->config.n_session_max);
         }
         orch_drop_idle(o, oldest, "least recently used, and room was needed for another session");
@@ -199,12 +199,36 @@ static enum gr_status add_ids(struct gr_orch *o, struct session *s, uint32_t kee
     return GR_OK;
 }
 
-static void begin_turn(struct session *s, uint32_t base)
+/* A turn that would wait is not taken where as many wait as may. */
+static enum gr_status check_queue(struct gr_orch *o, const struct gr_wishes *w)
 {
-    orch_turn_begin(s, base);
+    const uint32_t most = o->config.n_queue_max;
+    if (!w->queues || most == 0 || orch_n_queued(o) < most) {
+        return GR_OK;
+    }
+    return refuse(o, GR_AGAIN, "%u requests wait already, which is as many as may (--queue-max): try again later",
+                  most);
+}
+
+static void begin_turn(struct gr_orch *o, struct session *s, uint32_t base)
+{
+    const uint64_t timeout_ns = s->request.wishes.turn.timeout_ns;
+    orch_turn_begin(s, base, timeout_ns > 0 ? o->now_ns + GR_MIN(timeout_ns, TIMEOUT_MAX_NS) : 0);
     orch_with_failed(s, false);
     orch_with_avoid_none(s);
     orch_home_ask_all(s);
+    orch_queue_join(o, s);
+}
+
+/* Others that wait already come first. */
+static void open_or_queue(struct gr_orch *o, struct session *s)
+{
+    if (s->request.wishes.queues && orch_n_queued(o) > 0) {
+        orch_wait(s, o->now_ns);
+        orch_look_at_queue(o);
+    } else {
+        orch_open(o, s);
+    }
 }
 
 enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
@@ -219,6 +243,7 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
         return refuse(o, known, "%s", text);
     }
     GR_TRY(check_len(o, model, request->tokenizer_fingerprint, 0, request->n_prompt));
+    GR_TRY(check_queue(o, &request->wishes));
     GR_TRY(take_place(o, &place));
     struct session *s = orch_at(o, place);
     *s = (struct session){
@@ -239,9 +264,9 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     gr_wishes_copy(&s->request.wishes, &request->wishes);
     orch_specpv_ask(o, s);
     s->metrics.open_ns = now_ns;
-    begin_turn(s, 0);
+    begin_turn(o, s, 0);
     *session_out = s->id;
-    orch_open(o, s);
+    open_or_queue(o, s);
     return GR_OK;
 }
 
@@ -281,10 +306,11 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     }
     const uint32_t keep_len = turn->keep_len == UINT32_MAX ? s->turn.transcript.len : turn->keep_len;
     GR_TRY(check_turn(o, s, turn, keep_len));
+    GR_TRY(check_queue(o, &s->request.wishes));
     GR_TRY(add_ids(o, s, keep_len, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
     gr_turn_wishes_copy(&s->request.wishes.turn, &turn->wishes);
     s->request.user = turn->user;
-    begin_turn(s, keep_len);
+    begin_turn(o, s, keep_len);
     const bool is_held = s->at.target >= 0 && !s->at.open_after_close && orch_is_taking(&o->worker[s->at.target]);
     if (is_held && orch_lacks_draft(o, s)) {
         orch_open_over(o, s);
@@ -753,6 +779,17 @@ static void give_turn_up(struct gr_orch *o, struct session *s)
 
 /* What time brings to a session in one state; when it is to be looked at again. */
 
+/* A turn whose time is over ends with what there is of its text. */
+static void time_out(struct gr_orch *o, struct session *s)
+{
+    char text[GR_MSG_TEXT_MAX];
+    const bool waits = s->state == GR_SESSION_WAITING && !s->turn.has_run;
+    snprintf(text, sizeof(text), "the turn has taken longer than the %.1f s that it was given (timeout)%s",
+             (double)s->request.wishes.turn.timeout_ns / 1e9, waits ? "; it was still waiting for a slot" : "");
+    log_info("session %" PRIu64 ": %s", s->id, text);
+    cut_turn(o, s, UINT32_MAX, GR_FINISH_TIMEOUT, text);
+}
+
 /* A turn that no target takes. */
 static uint64_t step_waiting(struct gr_orch *o, struct session *s)
 {
@@ -807,7 +844,12 @@ static uint64_t step_closing(struct gr_orch *o, struct session *s)
     return UINT64_MAX;
 }
 
-static uint64_t step_session(struct gr_orch *o, struct session *s)
+static bool is_in_turn(const struct session *s)
+{
+    return s->state == GR_SESSION_WAITING || s->state == GR_SESSION_OPENING || s->state == GR_SESSION_RUNNING;
+}
+
+static uint64_t step_state(struct gr_orch *o, struct session *s)
 {
     switch (s->state) {
     case GR_SESSION_WAITING:
@@ -825,6 +867,17 @@ static uint64_t step_session(struct gr_orch *o, struct session *s)
     return UINT64_MAX;
 }
 
+static uint64_t step_session(struct gr_orch *o, struct session *s)
+{
+    const uint64_t deadline_ns = is_in_turn(s) && s->turn.deadline_ns != 0 ? s->turn.deadline_ns : UINT64_MAX;
+    if (o->now_ns >= deadline_ns) {
+        time_out(o, s);
+        return o->now_ns;
+    }
+    const uint64_t at_ns = step_state(o, s);
+    return GR_MIN(at_ns, deadline_ns);
+}
+
 static uint64_t step_sessions(struct gr_orch *o)
 {
     uint64_t next_ns = UINT64_MAX;
@@ -839,10 +892,11 @@ uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
 {
     o->now_ns = now_ns;
     const uint64_t worker_ns = orch_step_workers(o, now_ns);
-    orch_open_freed(o);
+    orch_open_due(o);
     const uint64_t session_ns = step_sessions(o);
+    const uint64_t places_ns = orch_tell_places(o);
     orch_let_go(o);
-    return GR_MIN(worker_ns, session_ns);
+    return GR_MIN(worker_ns, GR_MIN(session_ns, places_ns));
 }
 
 /* ---- looking in ---- */

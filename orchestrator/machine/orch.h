@@ -38,6 +38,7 @@ struct gr_orch_config {
     uint64_t ping_interval_ns, ping_timeout_ns; /* a worker silent for ping_timeout_ns is taken as lost */
     uint64_t queue_timeout_ns;  /* a turn that no target has taken for so long fails; 0: it waits for ever */
     uint32_t n_session_max;     /* at most what the instance has room for */
+    uint32_t n_queue_max;       /* turns that queue at a time; 0: as many as there are sessions */
     bool force_single_token;    /* drafters stay attached, the target verifies no trees */
     bool disable_multi_token;   /* no drafter at all */
     bool disable_specpv;        /* full verification for every session */
@@ -84,8 +85,9 @@ struct gr_worker_info {
 struct gr_orch_io {
     void *ctx;
     void (*send)(void *ctx, uint32_t worker, const struct gr_msg *m);
-    /* What a worker said of the turn: PROGRESS, ATTACHED, COMMIT (checked: it extends the transcript, or under exact
-     * SpecPV takes provisional tokens back), DRAFT_STATS. With it a client counts its own metrics. May be NULL. */
+    /* What a worker said of the turn, or the machine itself (QUEUED): PROGRESS, ATTACHED, COMMIT (checked: it extends
+     * the transcript, or under exact SpecPV takes provisional tokens back), DRAFT_STATS. With it a client counts its
+     * own metrics. May be NULL. */
     void (*on_report)(void *ctx, uint64_t session, void *user, const struct gr_msg *m);
     /* Final tokens, once each. May be NULL. */
     void (*on_tokens)(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n);
@@ -112,11 +114,11 @@ void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config);
 
 /* ---- sessions. A refusal is logged; gr_orch_why() is its line ---- */
 
-/* GR_ELIMIT: no room (no session is idle), or a limit of the request. GR_ENOTFOUND: no target has given its model that
- * name; GR_EINVAL: there are several models, and it names none. */
+/* GR_AGAIN: all sessions are in a turn, or as many wait as may. GR_ELIMIT: a limit of the request. GR_ENOTFOUND: no
+ * target has given its model that name; GR_EINVAL: there are several models, and it names none. */
 GR_NODISCARD enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
                                            uint64_t *session_out);
-/* GR_ENOTFOUND: no such session; GR_EINVAL: it is in a turn, or the hash differs; GR_ELIMIT. */
+/* GR_ENOTFOUND: no such session; GR_EINVAL: it is in a turn, or the hash differs; GR_AGAIN; GR_ELIMIT. */
 GR_NODISCARD enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn,
                                            uint64_t now_ns);
 /* The client has enough (a stop string, ctrl-C) of turn number `turn`, 0: of the last one. Ends it with `finish`;

@@ -1,13 +1,14 @@
 /* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
  * orch_load.c (how many sessions each worker has), orch_model.c (which models there are), orch_place.c (which worker
- * takes a session), orch_session.c (its ways from state to state), orch_workers.c (who is here, who fits, who is
- * silent), orch.c (the calls of clients and what workers say). */
+ * takes a session), orch_session.c (its ways from state to state), orch_queue.c (who waits, and in which order),
+ * orch_workers.c (who is here, who fits, who is silent), orch.c (the calls of clients and what workers say). */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
 #include "common/base/fallback.h"
 #include "orchestrator/machine/orch.h"
 #include "orchestrator/machine/placement.h"
+#include "orchestrator/machine/queue_order.h"
 #include "orchestrator/machine/session_index.h"
 #include "orchestrator/machine/transcript.h"
 
@@ -85,6 +86,9 @@ struct session_turn {
     char text[GR_MSG_TEXT_MAX];
     uint64_t idle_since_ns;
     uint64_t wait_since_ns; /* since when no target runs the turn; 0: one does */
+    uint64_t deadline_ns;   /* when its client's time is over; 0: it has no limit */
+    uint64_t tag;           /* its turn among owners that wait (queue_order.h) */
+    uint32_t place;         /* in the queue, as its client was told last; 0: it was not */
 };
 
 /* orch_model.c: which model the session has, once there is one to choose. */
@@ -162,13 +166,15 @@ struct gr_orch {
     struct session **chunk;          /* owned, (n_session_cap / ORCH_CHUNK): places, made when needed */
     struct gr_place *place;          /* owned, (n_worker_max): while a worker is chosen */
     uint32_t *excess;                /* owned, (n_worker_max): while idle sessions are spread */
-    struct session **waiting;        /* owned, (n_session_cap): while those that wait are opened in their order */
+    struct gr_queue_entry *queue;    /* owned, (n_session_cap): while those that wait are looked at */
     struct gr_session_index index;
     struct orch_models models;
     int n_place; /* places that there are */
     int n_session;
     int last_target, last_drafter; /* that were chosen; orch_place.c */
-    bool slot_freed;               /* a turn has ended whose session stays; orch_session.c */
+    bool queue_due;                /* a slot may be free, or a turn waits that was not tried; orch_queue.c looks */
+    uint64_t newest_tag;           /* of the turns that were started; orch_queue.c */
+    uint64_t places_due_ns;        /* when clients are told of their places at the earliest; orch_queue.c */
     uint64_t next_id, now_ns, last_step_ns;
     uint32_t n_refused;
     char why[GR_MSG_TEXT_MAX];
@@ -180,6 +186,12 @@ static inline struct session *orch_at(const struct gr_orch *o, int place)
     return &o->chunk[place / ORCH_CHUNK][place % ORCH_CHUNK];
 }
 struct session *orch_find(const struct gr_orch *o, uint64_t id);
+
+/* A slot may be free, or a turn has come that was not tried. */
+static inline void orch_look_at_queue(struct gr_orch *o)
+{
+    o->queue_due = true;
+}
 
 /* Of two fingerprints or sizes: what is not known does not differ. */
 static inline bool orch_differ(uint64_t a, uint64_t b)
@@ -197,7 +209,11 @@ void orch_load_note(struct session *s);
 void orch_load_leave(struct session *s);
 
 /* ---- orch_turn.c ---- */
-void orch_turn_begin(struct session *s, uint32_t base);
+/* deadline_ns 0: its client gave it no limit. */
+void orch_turn_begin(struct session *s, uint32_t base, uint64_t deadline_ns);
+void orch_turn_tag(struct session *s, uint64_t tag);
+/* Its client was told this place in the queue. */
+void orch_turn_place(struct session *s, uint32_t place);
 void orch_turn_reopened(struct session *s);
 void orch_turn_finish_as(struct session *s, enum gr_finish finish);
 void orch_turn_say(struct session *s, const char *text);
@@ -313,10 +329,6 @@ bool orch_no_drafter_fits(const struct gr_orch *o, const struct session *s);
 bool orch_same_numerics(const struct session *s, const struct gr_worker_info *target);
 
 /* ---- orch_session.c ---- */
-/* OPENs every session that waits for a target, or for a slot of one. */
-void orch_open_waiting(struct gr_orch *o);
-/* The same where a turn has ended since whose session stays: its target may have a slot. */
-void orch_open_freed(struct gr_orch *o);
 /* The target has told which mode the session has. */
 void orch_specpv_opened(struct session *s, enum gr_specpv_mode mode);
 /* Notes the mode that an OPEN asks for: the request's, unless a kill switch is on. */
@@ -349,6 +361,21 @@ void orch_spread_idle(struct gr_orch *o, uint32_t worker);
 /* It leaves the workers that are drained as far as its state permits: an idle one at once, one in a turn its drafter
  * where another fits. */
 void orch_vacate(struct gr_orch *o, struct session *s);
+
+/* ---- orch_queue.c ---- */
+/* False: out of memory. */
+bool orch_queue_create(struct gr_orch *o);
+void orch_queue_destroy(struct gr_orch *o);
+/* A turn begins, which may have to wait: after those of its owner, in turn with those of others. */
+void orch_queue_join(struct gr_orch *o, struct session *s);
+/* OPENs every session that waits for a target, or for a slot of one. */
+void orch_open_waiting(struct gr_orch *o);
+/* The same where it is due: a slot may be free. */
+void orch_open_due(struct gr_orch *o);
+/* Turns that queue and have not run yet. */
+uint32_t orch_n_queued(const struct gr_orch *o);
+/* QUEUED to those whose place has changed. Returns when to call again at the latest. */
+uint64_t orch_tell_places(struct gr_orch *o);
 
 /* ---- orch_workers.c ---- */
 /* The worker has said something. */

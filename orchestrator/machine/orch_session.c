@@ -87,6 +87,7 @@ static void wishes_for_target(const struct gr_orch *o, struct session *s, struct
     w->transport[0] = '\0';
     w->keep_open = w->queues = false;
     w->priority = 0;
+    w->turn.timeout_ns = 0;
 }
 
 static void send_open(struct gr_orch *o, struct session *s)
@@ -135,56 +136,6 @@ void orch_open(struct gr_orch *o, struct session *s)
     send_open(o, s);
 }
 
-static uint32_t priority_of(const struct session *s)
-{
-    const uint32_t priority = s->request.wishes.priority;
-    return priority == 0 ? GR_PRIORITY_USUAL : priority;
-}
-
-/* Lower priorities first, then who came first. */
-static int compare_waiting(const void *a, const void *b)
-{
-    const struct session *x = *(struct session *const *)a, *y = *(struct session *const *)b;
-    const uint32_t p = priority_of(x), q = priority_of(y);
-    return p != q ? (p < q ? -1 : 1) : x->id < y->id ? -1 : x->id > y->id;
-}
-
-static bool ask_the_same(const struct session *a, const struct session *b)
-{
-    return a->request.tokenizer_fingerprint == b->request.tokenizer_fingerprint && a->model.bound == b->model.bound &&
-           a->model.fingerprint == b->model.fingerprint;
-}
-
-/* Of many that queue for the same targets only the first that finds no slot is asked about. */
-void orch_open_waiting(struct gr_orch *o)
-{
-    struct session **waiting = o->waiting;
-    const struct session *full = NULL;
-    int n = 0;
-    for (int i = 0; i < o->n_place; i++) {
-        if (orch_at(o, i)->state == GR_SESSION_WAITING) {
-            waiting[n++] = orch_at(o, i);
-        }
-    }
-    qsort((void *)waiting, (size_t)n, sizeof(struct session *), compare_waiting);
-    for (int i = 0; i < n; i++) {
-        struct session *s = waiting[i];
-        const bool queues = s->request.wishes.queues;
-        if (s->state == GR_SESSION_WAITING && !(queues && full != NULL && ask_the_same(s, full))) {
-            orch_open(o, s);
-            full = queues && s->state == GR_SESSION_WAITING ? s : full;
-        }
-    }
-}
-
-void orch_open_freed(struct gr_orch *o)
-{
-    if (o->slot_freed) {
-        o->slot_freed = false;
-        orch_open_waiting(o);
-    }
-}
-
 void orch_reopen(struct gr_orch *o, struct session *s)
 {
     orch_drop_provisional(s);
@@ -227,6 +178,7 @@ void orch_append_turn(struct gr_orch *o, struct session *s)
                                   .hash = gr_transcript_hash_at(t, s->turn.base),
                                   .ids = {.p = t->token + s->turn.base, .n = s->turn.len - s->turn.base}}};
     gr_turn_wishes_copy(&m.append.wishes, &s->request.wishes.turn);
+    m.append.wishes.timeout_ns = 0;
     orch_opening(s);
     orch_home_append_sent(s);
     send_to(o, s->at.target, &m);
@@ -309,6 +261,9 @@ void orch_shed(struct gr_orch *o, uint32_t drafter)
 
 static void forget(struct gr_orch *o, struct session *s)
 {
+    if (s->load.verifies > 0) { /* CLOSED may have come before its drafter's statistics: its slot counted until now */
+        orch_look_at_queue(o);
+    }
     orch_load_leave(s);
     gr_session_index_remove(&o->index, s->id);
     o->n_session--;
@@ -404,7 +359,7 @@ static void go_idle(struct gr_orch *o, struct session *s)
 {
     orch_idle(s, o->now_ns);
     orch_vacate(o, s);
-    o->slot_freed = true;
+    orch_look_at_queue(o);
 }
 
 void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text)

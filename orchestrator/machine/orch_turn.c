@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-void orch_turn_begin(struct session *s, uint32_t base)
+void orch_turn_begin(struct session *s, uint32_t base, uint64_t deadline_ns)
 {
     struct session_turn *t = &s->turn;
     t->number++;
@@ -17,7 +17,19 @@ void orch_turn_begin(struct session *s, uint32_t base)
     t->is_open = true;
     t->has_run = false;
     t->wait_since_ns = 0;
+    t->deadline_ns = deadline_ns;
+    t->place = 0;
     gr_metrics_begin_turn(&s->metrics, t->len - base);
+}
+
+void orch_turn_tag(struct session *s, uint64_t tag)
+{
+    s->turn.tag = tag;
+}
+
+void orch_turn_place(struct session *s, uint32_t place)
+{
+    s->turn.place = place;
 }
 
 void orch_turn_reopened(struct session *s)

@@ -129,7 +129,7 @@ static bool may_have_turns(const struct gr_desk *d, uint32_t client, uint64_t se
     }
     snprintf(text, sizeof(text), "%u clients are connected, which is as many as may have turns: try again later",
              d->clients.look_begin);
-    send_error(d, client, session, GR_ELIMIT, text);
+    send_error(d, client, session, GR_AGAIN, text);
     return false;
 }
 

@@ -211,7 +211,7 @@ class Load(Background):
     def note(self, status, out, err):
         if status == 0 and json.loads(out)["token_ids"] == self.want:
             self.n_done += 1
-        elif status == 1 and "session slots of the target are in a turn: try again" in err:
+        elif status == 1 and "requests wait already" in err:
             self.n_refused += 1
         else:
             self.failures.append((status, out[-500:], err))
@@ -243,8 +243,9 @@ def each_worker_leaves_in_turn_under_load():
 
 @case
 def busy_and_bad_requests_are_no_deaths():
-    """More turns are asked for than there are slots, and some that no target can do: nobody counts as lost."""
-    with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, "--sessions", "1"), \
+    """More turns are asked for than run and may wait, and some that no target can do: nobody counts as lost."""
+    with Serve("--queue-max", "1", spawn=False) as s, \
+            worker("graft-target", s.folder, s.address, "--sessions", "1"), \
             worker("graft-draft", s.folder, s.address, model=DRAFT):
         wait_for(lambda: len(workers(s)) == 2, 60)
         before = workers(s)

@@ -243,6 +243,60 @@ def clients_that_go_away_leave_nothing():
         s.complete()
 
 
+LONG = {"prompt": PROMPT, "max_tokens": 3000, "temperature": 0, "ignore_eos": True}
+
+
+def first_event(r):
+    line = r.readline()
+    assert line.startswith(b"data: "), line
+    return line
+
+
+@case
+def requests_wait_in_a_bounded_queue():
+    """One runs, two wait, one more is refused; who waits is served in turn, and who asked for too much time is told."""
+    with Endpoint("--sessions", "1", "--queue-max", "2", draft=False) as s, contextlib.ExitStack() as stack:
+        want = s.complete()["choices"][0]["text"]
+        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True))
+        stack.callback(running.close)
+        first_event(r)
+        late = s.post("/v1/completions", dict(LONG, timeout=.2), status=408)["error"]
+        assert "0.2 s" in late["message"] and "waiting" in late["message"], late
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
+        waiting = [pool.submit(s.complete, priority=p) for p in (1, 0)]
+        wait_for(lambda: s.metrics()["graft_num_requests_waiting"] == 2)
+        for _ in range(3):
+            status, body, answer = s.ask("POST", "/v1/completions", LONG)
+            assert status == 429 and "--queue-max" in body["error"]["message"], body
+            assert body["error"]["type"] == "rate_limit_error" and int(answer.getheader("Retry-After")) >= 1, body
+        assert s.ask("GET", "/health")[0] == 200 and len(s.sessions()) == 3
+        running.close()
+        assert [w.result(60 * SLOW)["choices"][0]["text"] for w in waiting] == [want, want]
+        c, r = s.open("POST", "/v1/completions", dict(LONG, stream=True, timeout=.3))
+        with contextlib.closing(c):
+            text = r.read().decode()
+        error = json.loads(text.split("data: ")[-1])["error"] if "error" in text else None
+        assert error and "0.3 s" in error["message"] and "waiting" not in error["message"], text[-300:]
+        wait_for(s.is_quiet)
+
+
+@case
+def a_run_at_a_server_waits_and_has_a_time():
+    """`graft run --connect` waits in the same queue, tells its place on a terminal, and gives up after --timeout."""
+    with Endpoint("--sessions", "1", draft=False) as s:
+        want = s.generate("--max-tokens", "16", "--method", "none")["token_ids"]
+        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True))
+        with contextlib.closing(running):
+            first_event(r)
+            late = s.graft("run", "--json", "--connect", s.address, "--model", TARGET, "--prompt", PROMPT, "--timeout",
+                           "200ms", status=1)
+            assert "longer than the 0.2 s" in late.stderr and "waiting for a slot" in late.stderr, late.stderr
+            behind = s.start(tokens=16)
+            wait_for(lambda: sorted(x["state"] for x in s.sessions()) == ["running", "waiting"])
+        out, err = behind.communicate(timeout=60 * SLOW)
+        assert behind.returncode == 0 and json.loads(out)["token_ids"] == want, err
+
+
 @case
 def a_client_that_is_done_talking_is_answered():
     with Endpoint() as s:

@@ -48,6 +48,7 @@ static const struct field {
     {"max_tokens", U32, 1 << 24},
     {"min_tokens", U32, 1 << 24},
     {"n_logprob", U32, 21},
+    {"timeout_ns", U64, 0},
     {"want_draft", U32, 1},
     {"want_trace", U32, 1},
     {"single_token", U32, 1},
@@ -99,6 +100,8 @@ static const struct field {
     {"keep_open", U32, 1},
     {"queues", U32, 1},
     {"priority", U32, UINT32_MAX},
+    {"place", U32, 1 << 17},
+    {"n_waiting", U32, 1 << 17},
     {"state", U32, 7},
     {"n_token", U32, UINT32_MAX},
     {"worker", U32, 1 << 16},
@@ -161,7 +164,7 @@ static const struct schema {
      "draft_depth "
      "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint model specpv pv_sink pv_retrieval pv_window pv_buffer "
      "pv_threshold pv_interval pv_provisional pv_fraction min_tokens n_logprob repetition_penalty frequency_penalty "
-     "presence_penalty banned_ids biased_ids biases bad_words "},
+     "presence_penalty banned_ids biased_ids biases bad_words timeout_ns "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv turn "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
@@ -171,7 +174,7 @@ static const struct schema {
      "n_judged n_mismatch logprob_from logprobs logprob_ids "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
     {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ",
-     " stop_ids want_trace min_tokens n_logprob "},
+     " stop_ids want_trace min_tokens n_logprob timeout_ns "},
     {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " turn "},
     {GR_MSG_EVICTED, "EVICTED", " session ", " "},
     {GR_MSG_ATTACH, "ATTACH",
@@ -190,6 +193,7 @@ static const struct schema {
     {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen cut undrafted "},
     {GR_MSG_REFRESH, "REFRESH", " session ", " "},
     {GR_MSG_REFRESHED, "REFRESHED", " n_session ", " "},
+    {GR_MSG_QUEUED, "QUEUED", " session place n_waiting ", " "},
     {GR_MSG_PURGE, "PURGE", " ", " "},
     {GR_MSG_PURGED, "PURGED", " n_session ", " "},
     {GR_MSG_LIST, "LIST", " ", " "},

@@ -67,12 +67,22 @@ static void on_sent(void *ctx, uint32_t worker, const struct gr_msg *m)
     }
 }
 
+static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
+{
+    struct fleet *f = ctx;
+    (void)user;
+    if (m->type == GR_MSG_QUEUED) {
+        f->place[session] = m->queued.place;
+    }
+}
+
 static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
 {
     struct fleet *f = ctx;
     (void)session;
     (void)user;
     snprintf(f->text, sizeof(f->text), "%s", text);
+    f->finish = finish;
     f->n_done++;
     f->n_failed += finish == GR_FINISH_ERROR;
 }
@@ -89,7 +99,7 @@ struct fleet *make_fleet(void)
 {
     struct fleet *f = calloc(1, sizeof(*f));
     assert_non_null(f);
-    const struct gr_orch_io io = {.ctx = f, .send = on_sent, .on_done = on_done};
+    const struct gr_orch_io io = {.ctx = f, .send = on_sent, .on_report = on_report, .on_done = on_done};
     assert_int_equal(gr_orch_create(&io, &f->orch), GR_OK);
     f->now_ns = 1000 * GR_S;
     return f;
@@ -108,18 +118,23 @@ void join(struct fleet *f, uint32_t worker, enum gr_worker_role role, uint32_t n
     assert_int_equal(gr_orch_join(f->orch, worker, &info, f->now_ns), GR_OK);
 }
 
-uint64_t open_session(struct fleet *f, bool keep_open)
+struct gr_session_request usual_request(bool keep_open)
 {
     static const int32_t prompt[] = {5, 6, 7};
-    const struct gr_session_request q = {.prompt = prompt,
-                                         .n_prompt = 3,
-                                         .wishes = {.turn = {.max_tokens = 8},
-                                                    .keep_open = keep_open,
-                                                    .want_draft = true,
-                                                    .n_node = 7,
-                                                    .draft_depth = 8,
-                                                    .draft_top_k = 10,
-                                                    .sampling = {.top_p = 1.0f}}};
+    return (struct gr_session_request){.prompt = prompt,
+                                       .n_prompt = 3,
+                                       .wishes = {.turn = {.max_tokens = 8},
+                                                  .keep_open = keep_open,
+                                                  .want_draft = true,
+                                                  .n_node = 7,
+                                                  .draft_depth = 8,
+                                                  .draft_top_k = 10,
+                                                  .sampling = {.top_p = 1.0f}}};
+}
+
+uint64_t open_session(struct fleet *f, bool keep_open)
+{
+    const struct gr_session_request q = usual_request(keep_open);
     uint64_t id = 0;
     assert_int_equal(gr_orch_submit(f->orch, &q, f->now_ns, &id), GR_OK);
     return id;

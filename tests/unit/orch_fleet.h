@@ -33,6 +33,8 @@ struct fleet {
     uint64_t hash[SESSIONS];                           /* of what a session's text is by now; by its number */
     uint32_t len[SESSIONS], epoch[SESSIONS];
     int n_done, n_failed;
+    uint32_t place[SESSIONS];   /* in the queue, as told last; by session; 0: it was not */
+    enum gr_finish finish;      /* of the last turn that ended */
     char text[GR_MSG_TEXT_MAX]; /* of the last turn that ended */
 };
 
@@ -47,6 +49,9 @@ struct fleet *make_fleet(void);
 void destroy_fleet(struct fleet *f);
 
 void join(struct fleet *f, uint32_t worker, enum gr_worker_role role, uint32_t n_slot);
+
+/* A request of three tokens, eight at most to generate, that wants a drafter. */
+struct gr_session_request usual_request(bool keep_open);
 
 /* Three tokens of prompt, eight at most to generate, and a drafter is wanted. */
 uint64_t open_session(struct fleet *f, bool keep_open);

@@ -146,6 +146,7 @@ static void test_wishes(void **state)
         {"stop_ids", {.turn = {.stop_ids = {.n = 1, .id = {1}}}}},
         {"min_tokens", {.turn = {.min_tokens = 1}}},
         {"n_logprob", {.turn = {.n_logprob = 1}}},
+        {"timeout_ns", {.turn = {.timeout_ns = 1}}},
         {"repetition_penalty", {.adjust = {.repetition = 1.0f}}},
         {"frequency_penalty", {.adjust = {.frequency = 1.0f}}},
         {"presence_penalty", {.adjust = {.presence = 1.0f}}},

@@ -302,7 +302,7 @@ static void test_least_recently_used_goes(void **state)
     assert_int_equal(w->n_closed, 1);
     assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
     assert_int_equal(state_of(w, second), GR_SESSION_FREE);
-    assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_ELIMIT); /* both are in a turn */
+    assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_AGAIN); /* both are in a turn */
     assert_non_null(strstr(gr_orch_why(w->orch), "all 2 sessions"));
     destroy(w);
 }
