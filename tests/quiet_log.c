@@ -14,6 +14,12 @@ void gr_log_init(const char *role)
     (void)role;
 }
 
+void gr_log_about(uint32_t worker, uint64_t session)
+{
+    (void)worker;
+    (void)session;
+}
+
 void gr_log_set_level(enum gr_log_level level)
 {
     (void)level;

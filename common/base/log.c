@@ -1,5 +1,6 @@
 #include "common/base/log.h"
 
+#include "common/base/log_json.h"
 #include "common/base/out_guard.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
@@ -15,7 +16,13 @@
 #define LINE_BYTES_MAX 1000 /* bytes of a line's text; the rest is cut off */
 
 static const char *log_role = "graft";
-static char log_place[80]; /* "HOST/RANK"; empty: lines have neither time nor place */
+static char log_host[64]; /* empty: lines of text have neither time nor place */
+static const char *log_rank;
+static atomic_bool log_as_json;
+static _Thread_local struct {
+    uint32_t worker;
+    uint64_t session;
+} about;
 static atomic_int log_level = GR_LOG_WARN;
 static atomic_uint log_topics;
 static _Thread_local char last_error[LINE_BYTES_MAX];
@@ -54,6 +61,10 @@ void gr_log_init(const char *role)
     if (level != NULL && !gr_log_set_level_by_name(level)) {
         log_warn("GRAFT_LOG: unknown level `%s'; known: error, warn, info, debug", level);
     }
+    const char *format = getenv("GRAFT_LOG_FORMAT");
+    if (format != NULL && !gr_log_set_format_by_name(format)) {
+        log_warn("GRAFT_LOG_FORMAT: unknown format `%s'; known: text, json", format);
+    }
     const char *topics = getenv("GRAFT_DEBUG");
     if (topics != NULL) {
         atomic_store(&log_topics, parse_topics(topics));
@@ -69,6 +80,22 @@ bool gr_log_set_level_by_name(const char *name)
         }
     }
     return false;
+}
+
+bool gr_log_set_format_by_name(const char *name)
+{
+    const bool json = strcmp(name, "json") == 0;
+    if (json || strcmp(name, "text") == 0) {
+        atomic_store(&log_as_json, json);
+        return true;
+    }
+    return false;
+}
+
+void gr_log_about(uint32_t worker, uint64_t session)
+{
+    about.worker = worker;
+    about.session = session;
 }
 
 void gr_log_set_level(enum gr_log_level level)
@@ -112,36 +139,67 @@ static const char *rank(void)
     return value != NULL && strlen(value) < 12 && strspn(value, "0123456789") == strlen(value) ? value : NULL;
 }
 
-void gr_log_place(void)
+/* Its own name in full form is of no use to who reads lines of a cluster. */
+static void find_host(char out[sizeof(log_host)])
 {
-    char host[80] = "?", shown[64];
-    const char *number = rank();
+    char host[80] = "?";
     (void)gethostname(host, sizeof(host) - 1);
     host[strcspn(host, ".")] = '\0';
-    (void)gr_utf8_show(host, strlen(host), shown, sizeof(shown));
-    snprintf(log_place, sizeof(log_place), "%s%s%s", shown, number != NULL ? "/" : "", number != NULL ? number : "");
+    (void)gr_utf8_show(host, strlen(host), out, sizeof(log_host));
+}
+
+void gr_log_place(void)
+{
+    find_host(log_host);
+    log_rank = rank();
 }
 
 /* "12:34:56.789 HOST/RANK ", or nothing. */
-static void spell_place(char out[sizeof(log_place) + 24])
+static void spell_place(const struct timespec *now, char *out, size_t cap)
 {
-    struct timespec now;
     struct tm t;
     out[0] = '\0';
-    if (log_place[0] == '\0' || clock_gettime(CLOCK_REALTIME, &now) != 0 || localtime_r(&now.tv_sec, &t) == NULL) {
+    if (log_host[0] == '\0' || localtime_r(&now->tv_sec, &t) == NULL) {
         return;
     }
     const size_t n = strftime(out, 16, "%H:%M:%S", &t);
-    snprintf(out + n, sizeof(log_place) + 8, ".%03d %s ", (int)(now.tv_nsec / 1000000), log_place);
+    snprintf(out + n, cap - n, ".%03d %s%s%s ", (int)(now->tv_nsec / 1000000), log_host, log_rank != NULL ? "/" : "",
+             log_rank != NULL ? log_rank : "");
+}
+
+static size_t spell_text(const struct timespec *now, const char *kind, const char *text, char *line, size_t cap)
+{
+    char place[sizeof(log_host) + 40];
+    spell_place(now, place, sizeof(place));
+    const int n = snprintf(line, cap, "%s%s: %s%s\n", place, log_role, kind, text);
+    return GR_MIN((size_t)n, cap - 1);
+}
+
+static size_t spell_json(const struct timespec *now, const char *level, const char *text, char *line, size_t cap)
+{
+    char host[sizeof(log_host)];
+    find_host(host);
+    return gr_log_json_spell(&(struct gr_log_json){.at = *now,
+                                                   .level = level,
+                                                   .process = log_role,
+                                                   .host = host,
+                                                   .rank = rank(),
+                                                   .message = text,
+                                                   .pid = getpid(),
+                                                   .session = about.session,
+                                                   .worker = about.worker},
+                             line, cap);
 }
 
 /* One write per line, so that lines of several processes do not mix. */
-static void write_line(const char *kind, const char *text)
+static void write_line(const char *level, const char *kind, const char *text)
 {
-    char line[2 * LINE_BYTES_MAX], place[sizeof(log_place) + 24];
-    spell_place(place);
-    const int n = snprintf(line, sizeof(line), "%s%s: %s%s\n", place, log_role, kind, text);
-    const enum gr_status st = gr_out_write(STDERR_FILENO, line, GR_MIN((size_t)n, sizeof(line) - 1));
+    char line[4 * LINE_BYTES_MAX];
+    struct timespec now = {0};
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    const size_t n = atomic_load(&log_as_json) ? spell_json(&now, level, text, line, sizeof(line))
+                                               : spell_text(&now, kind, text, line, sizeof(line));
+    const enum gr_status st = gr_out_write(STDERR_FILENO, line, n);
     (void)st; /* there is nowhere to tell it */
 }
 
@@ -181,7 +239,7 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...)
     if (level == GR_LOG_ERROR) {
         memcpy(last_error, text, sizeof(text));
     }
-    write_line(kinds[level], text);
+    write_line(level_keys[level], kinds[level], text);
 }
 
 void gr_log_notice(const char *fmt, ...)
@@ -194,7 +252,7 @@ void gr_log_notice(const char *fmt, ...)
     va_start(ap, fmt);
     format(fmt, ap, text, sizeof(text));
     va_end(ap);
-    write_line("", text);
+    write_line("notice", "", text);
 }
 
 void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
@@ -207,5 +265,5 @@ void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
     va_start(ap, fmt);
     format(fmt, ap, text, sizeof(text));
     va_end(ap);
-    write_line("", text);
+    write_line("debug", "", text);
 }

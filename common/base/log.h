@@ -1,11 +1,13 @@
 /* Logging to standard error: one line a call, with level, role and process id. Any thread may call.
  * GRAFT_LOG=error|warn|info|debug sets the level (default warn; workers started by a launcher: info).
+ * GRAFT_LOG_FORMAT=json makes a JSON object of each line (text by default).
  * GRAFT_DEBUG=round,kv,metrics switches topic lines on. */
 #ifndef GR_COMMON_BASE_LOG_H
 #define GR_COMMON_BASE_LOG_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum gr_log_level { GR_LOG_ERROR, GR_LOG_WARN, GR_LOG_INFO, GR_LOG_DEBUG };
 enum gr_log_topic { GR_TOPIC_ROUND = 1, GR_TOPIC_KV = 2, GR_TOPIC_METRICS = 4 };
@@ -18,6 +20,10 @@ void gr_log_place(void);
 void gr_log_set_level(enum gr_log_level level);
 /* "error", "warn", "info", "debug"; false: none of them, and nothing has changed. */
 bool gr_log_set_level_by_name(const char *name);
+/* "text", "json"; false: neither, and nothing has changed. */
+bool gr_log_set_format_by_name(const char *name);
+/* What this thread's lines are about from now on, for JSON lines: 0 and 0, nothing. */
+void gr_log_about(uint32_t worker, uint64_t session);
 /* While it is hushed nothing is logged, whatever the level: for a program whose parent has told already what it would
  * say. */
 void gr_log_hush(bool hushed);

@@ -177,5 +177,8 @@ int gr_options_parse(struct gr_options *o, int argc, char **argv)
     if (status < 0 && o->log_level != GR_UNSET) {
         (void)gr_log_set_level_by_name(gr_option_choice(o, GR_OPTION_log_level)); /* one of the row's choices */
     }
+    if (status < 0 && o->log_format != GR_UNSET) {
+        (void)gr_log_set_format_by_name(gr_option_choice(o, GR_OPTION_log_format));
+    }
     return status;
 }

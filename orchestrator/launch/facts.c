@@ -122,8 +122,8 @@ static bool is_twin(const char *variable)
 
 static bool is_relevant(const char *variable)
 {
-    static const char *const others[] = {"GRAFT_KEY",    "GRAFT_LOG=",   "GRAFT_DEBUG=",    "GRAFT_CONNECT=",
-                                         "GRAFT_JOINED", "GRAFT_SILENT", "GRAFT_SUPERVISED"};
+    static const char *const others[] = {"GRAFT_KEY",      "GRAFT_LOG=",   "GRAFT_LOG_FORMAT=", "GRAFT_DEBUG=",
+                                         "GRAFT_CONNECT=", "GRAFT_JOINED", "GRAFT_SILENT",      "GRAFT_SUPERVISED"};
     if (is_twin(variable)) {
         return false;
     }

@@ -722,9 +722,8 @@ static bool is_from_worker(enum gr_msg_type type)
            type == GR_MSG_DRAFT_TROUBLE || type == GR_MSG_PONG || type == GR_MSG_DRAIN;
 }
 
-enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
+static enum gr_status take_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
 {
-    GR_ASSERT(worker < (uint32_t)o->n_worker_max);
     o->now_ns = now_ns;
     orch_heard(o, worker, now_ns);
     if (!is_from_worker(m->type)) {
@@ -749,6 +748,15 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
         from_drafter(o, s, worker, m);
     }
     return GR_OK;
+}
+
+enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
+{
+    GR_ASSERT(worker < (uint32_t)o->n_worker_max);
+    gr_log_about(worker + 1, m->session);
+    const enum gr_status st = take_msg(o, worker, m, now_ns);
+    gr_log_about(0, 0);
+    return st;
 }
 
 /* ---- time ---- */
@@ -786,7 +794,9 @@ static void time_out(struct gr_orch *o, struct session *s)
     const bool waits = s->state == GR_SESSION_WAITING && !s->turn.has_run;
     snprintf(text, sizeof(text), "the turn has taken longer than the %.1f s that it was given (timeout)%s",
              (double)s->request.wishes.turn.timeout_ns / 1e9, waits ? "; it was still waiting for a slot" : "");
+    gr_log_about(0, s->id);
     log_info("session %" PRIu64 ": %s", s->id, text);
+    gr_log_about(0, 0);
     cut_turn(o, s, UINT32_MAX, GR_FINISH_TIMEOUT, text);
 }
 
