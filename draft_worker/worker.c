@@ -132,6 +132,11 @@ static void on_orchestrator_lost(void *ctx, uint64_t now_ns)
     gr_drafter_on_orchestrator_lost(((struct worker *)ctx)->drafter);
 }
 
+static void on_leave(void *ctx)
+{
+    gr_drafter_drain(((struct worker *)ctx)->drafter);
+}
+
 static void on_orchestrator_changed(void *ctx, uint64_t now_ns)
 {
     (void)now_ns;
@@ -273,7 +278,8 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
                                               .on_compute_done = on_compute_done,
                                               .step = step,
                                               .on_orchestrator_lost = on_orchestrator_lost,
-                                              .on_orchestrator_changed = on_orchestrator_changed};
+                                              .on_orchestrator_changed = on_orchestrator_changed,
+                                              .on_leave = on_leave};
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 

@@ -148,6 +148,11 @@ static void on_orchestrator_lost(void *ctx, uint64_t now_ns)
     gr_target_on_orchestrator_lost(((struct worker *)ctx)->target, now_ns);
 }
 
+static void on_leave(void *ctx)
+{
+    gr_target_drain(((struct worker *)ctx)->target);
+}
+
 static void on_orchestrator_changed(void *ctx, uint64_t now_ns)
 {
     (void)now_ns;
@@ -378,7 +383,8 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
                                               .on_compute_done = on_compute_done,
                                               .step = step,
                                               .on_orchestrator_lost = on_orchestrator_lost,
-                                              .on_orchestrator_changed = on_orchestrator_changed};
+                                              .on_orchestrator_changed = on_orchestrator_changed,
+                                              .on_leave = on_leave};
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 

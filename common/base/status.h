@@ -25,7 +25,8 @@ extern "C" {
     X(GR_EUNSUPPORTED, -11, "not supported by this build or device") \
     X(GR_ECUDA, -12, "CUDA error")                                   \
     X(GR_ECANCELED, -13, "canceled")                                 \
-    X(GR_ETIMEDOUT, -14, "timed out")
+    X(GR_ETIMEDOUT, -14, "timed out")                                \
+    X(GR_EDRAINING, -15, "it is to end: go elsewhere")
 
 enum gr_status {
 #define X(name, value, text) name = value,

@@ -198,6 +198,12 @@ static void free_orphan(struct gr_drafter *d)
     }
 }
 
+static void send_elsewhere(struct gr_drafter *d, uint64_t id)
+{
+    d->counters.n_sent_elsewhere++;
+    drafter_send_error(d, id, GR_EDRAINING, "the drafter is to end, and takes no session any more");
+}
+
 static void attach(struct gr_drafter *d, const struct gr_msg *m)
 {
     uint32_t peer = 0;
@@ -314,6 +320,10 @@ void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t no
     (void)now_ns;
     switch (m->type) {
     case GR_MSG_ATTACH:
+        if (d->draining) {
+            send_elsewhere(d, m->session);
+            return;
+        }
         attach_waiting(d); /* who came first gets a slot that is free by now */
         attach(d, m);
         return;
@@ -370,6 +380,15 @@ void gr_drafter_on_orchestrator_lost(struct gr_drafter *d)
             drafter_orphan(&d->session[i]);
         }
     }
+}
+
+void gr_drafter_drain(struct gr_drafter *d)
+{
+    d->draining = true;
+    for (int i = 0; i < d->n_waiting; i++) {
+        send_elsewhere(d, d->waiting[i].session);
+    }
+    d->n_waiting = 0;
 }
 
 void gr_drafter_forget_all(struct gr_drafter *d)

@@ -70,6 +70,7 @@ struct gr_drafter_counters {
     uint64_t n_feature_row, n_stale_features, n_feature_gap, n_feature_start;
     uint64_t n_feature_again; /* FEATURES that replaced others */
     uint64_t n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit, n_fallback;
+    uint64_t n_sent_elsewhere; /* ATTACHes that were refused because it drains */
     uint64_t n_detached; /* DESYNCs of a target that had given this drafter up: it was silent, and is taken up again */
 };
 
@@ -91,6 +92,9 @@ void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status
 /* The orchestrator is gone. Sessions are followed on, for the target may have not lost it; those that no ATTACH asks
  * for again give up their slots when others need them. */
 void gr_drafter_on_orchestrator_lost(struct gr_drafter *d);
+/* This worker is to end: from now on every ATTACH is refused with GR_EDRAINING, those that wait for a slot as well, and
+ * sessions that are attached go on. */
+void gr_drafter_drain(struct gr_drafter *d);
 /* Another orchestrator, which knows none of them: all sessions go. */
 void gr_drafter_forget_all(struct gr_drafter *d);
 GR_NODISCARD enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,

@@ -140,6 +140,7 @@ struct gr_drafter {
     uint16_t *job_feature;         /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
     int32_t *job_token;            /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     struct gr_fallbacks fallbacks; /* those that are told once for all sessions */
+    bool draining;                 /* it takes no ATTACH any more */
     bool job_in_flight;
     double tree_ns;    /* moving average of what a tree takes, from the VERDICT that asks for it until it is sent */
     bool more;         /* other sessions' VERDICTs of the same pass follow */

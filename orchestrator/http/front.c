@@ -371,7 +371,7 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
 
 static int refusal_status(uint32_t code)
 {
-    return code == (uint32_t)-GR_AGAIN ? 429 : code == (uint32_t)-GR_ECANCELED ? 503 : 400;
+    return code == (uint32_t)-GR_AGAIN ? 429 : code == (uint32_t)-GR_EDRAINING ? 503 : 400;
 }
 
 void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m, uint64_t now_ns)

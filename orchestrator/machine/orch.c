@@ -566,6 +566,20 @@ static void seek_drafter(struct gr_orch *o, struct session *s, uint32_t worker, 
     }
 }
 
+static bool sends_elsewhere(const struct gr_msg *m)
+{
+    return m->error.code == (uint32_t)-GR_EDRAINING;
+}
+
+/* A drafter that is to end has not failed: nothing is counted, and another one is asked at once. */
+static void draft_elsewhere(struct gr_orch *o, struct session *s, uint32_t worker, const char *why)
+{
+    orch_leave(o, worker);
+    orch_with_broke(s, why);
+    orch_detach(o, s);
+    orch_attach(o, s);
+}
+
 static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t worker, const struct gr_msg *m)
 {
     if ((int)worker != s->with.drafter) {
@@ -573,6 +587,10 @@ static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t work
     }
     char text[2 * GR_MSG_TEXT_MAX];
     name_drafter(o, worker, m->error.text, text);
+    if (sends_elsewhere(m)) {
+        draft_elsewhere(o, s, worker, text);
+        return;
+    }
     const bool broke = m->error.code == (uint32_t)-GR_ECLOSED; /* else it never stood */
     const bool again = broke || m->error.code == (uint32_t)-GR_AGAIN;
     if (broke || s->with.n_retry == 0 || !again) { /* one that is not to be had is one fall-back, however often tried */
@@ -631,8 +649,20 @@ static bool find_other_room(struct gr_orch *o, struct session *s)
     return waits;
 }
 
+/* Its target is to end, and holds nothing of it. */
+static void open_elsewhere(struct gr_orch *o, struct session *s)
+{
+    log_info("session %" PRIu64 ": target worker %d is to end; it is opened elsewhere", s->id, s->at.target + 1);
+    orch_home_forgot(s);
+    orch_home_sent_elsewhere(s);
+    orch_open(o, s);
+}
+
 static void on_target_error(struct gr_orch *o, struct session *s, const struct gr_msg *m)
 {
+    if (sends_elsewhere(m)) { /* as its DRAIN does, which came before */
+        orch_leave(o, (uint32_t)s->at.home);
+    }
     if (m->error.ended != 0) {
         on_session_failed(o, s, m);
         return;
@@ -651,6 +681,8 @@ static void on_target_error(struct gr_orch *o, struct session *s, const struct g
             orch_home_forgot(s); /* no CLOSE is needed first */
         }
         orch_reopen(o, s);
+    } else if (s->state == GR_SESSION_OPENING && sends_elsewhere(m)) {
+        open_elsewhere(o, s);
     } else if (s->state != GR_SESSION_OPENING || m->error.code != (uint32_t)-GR_ELIMIT || !find_other_room(o, s)) {
         orch_home_forgot(s);
         orch_fail_turn(o, s, m->error.text);
@@ -761,15 +793,19 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
 
 /* ---- time ---- */
 
-/* Is a target there that only its operator keeps from taking turns? */
-static bool some_are_drained(const struct gr_orch *o)
+/* What keeps targets from taking the turn, beside that there are none; empty: nothing. */
+static const char *why_none_takes(const struct gr_orch *o, const struct session *s)
 {
-    bool some = false;
+    bool drained = false, leaving = s->at.sent_elsewhere;
     for (int i = 0; i < o->n_worker_max; i++) {
         const struct worker *w = &o->worker[i];
-        some = some || (w->joined && w->drained && w->info.role == GR_WORKER_TARGET);
+        const bool is_target = w->joined && w->info.role == GR_WORKER_TARGET;
+        drained = drained || (is_target && w->drained);
+        leaving = leaving || (is_target && w->leaving);
     }
-    return some;
+    return drained   ? "; `graft worker list' tells which are drained"
+           : leaving ? "; the one that was here is to end"
+                     : "";
 }
 
 static void give_turn_up(struct gr_orch *o, struct session *s)
@@ -780,7 +816,7 @@ static void give_turn_up(struct gr_orch *o, struct session *s)
     snprintf(text, sizeof(text), "no target%s%s%s: none %s for %" PRIu64 " s (--queue-timeout)%s",
              name[0] != '\0' ? " of model `" : "", name, name[0] != '\0' ? "'" : "",
              gr_orch_n_worker(o, GR_WORKER_TARGET) == 0 ? "was there" : "has taken this turn", waited_s,
-             some_are_drained(o) ? "; `graft worker list' tells which are drained" : "");
+             why_none_takes(o, s));
     log_warn("session %" PRIu64 ": %s; its turn is given up", s->id, text);
     orch_fail_turn(o, s, text);
 }

@@ -11,7 +11,7 @@ void orch_home_choose(struct session *s, int target)
 void orch_home_open_sent(struct session *s, bool has_draft)
 {
     struct session_home *h = &s->at;
-    h->append_sent = h->opened_over = h->evicted = false;
+    h->append_sent = h->opened_over = h->evicted = h->sent_elsewhere = false;
     h->has_draft = has_draft;
     h->n_reply_owed = h->home == h->target ? h->n_reply_owed + 1 : 1;
     h->home = h->target;
@@ -25,7 +25,7 @@ void orch_home_over(struct session *s, bool over)
 void orch_home_append_sent(struct session *s)
 {
     s->at.append_sent = true;
-    s->at.evicted = false;
+    s->at.evicted = s->at.sent_elsewhere = false;
     s->at.n_reply_owed++; /* target is home: it holds the session */
 }
 
@@ -73,6 +73,11 @@ void orch_home_gone(struct session *s)
 void orch_home_refused(struct session *s)
 {
     orch_set_add(&s->at.refused, (uint32_t)s->at.target);
+}
+
+void orch_home_sent_elsewhere(struct session *s)
+{
+    s->at.sent_elsewhere = true;
 }
 
 void orch_home_ask_all(struct session *s)

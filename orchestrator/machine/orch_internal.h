@@ -53,6 +53,7 @@ struct session_home {
     bool opened_over;      /* OPENING by an OPEN over the idle session that the target holds */
     bool open_after_close; /* OPENING: CLOSE was sent first, the OPEN follows its CLOSED */
     bool wait_closed;      /* CLOSING: CLOSED has not come */
+    bool sent_elsewhere;   /* the target that was asked last is to end, and did not take the turn */
     struct worker_set refused; /* targets that had no room for this turn */
 };
 
@@ -254,6 +255,8 @@ bool orch_home_answered(struct session *s);
 void orch_home_gone(struct session *s);
 /* Its target has no room for the turn. */
 void orch_home_refused(struct session *s);
+/* Its target is to end, and has not taken the turn. */
+void orch_home_sent_elsewhere(struct session *s);
 /* Those that had no room may be asked again: all of them, or one. */
 void orch_home_ask_all(struct session *s);
 void orch_home_ask_again(struct session *s, uint32_t worker);

@@ -133,12 +133,18 @@ static bool may_have_turns(const struct gr_desk *d, uint32_t client, uint64_t se
     return false;
 }
 
-/* NULL: may be tried; else what is wrong with it. The target checks what only it knows. */
-static const char *check_open(const struct gr_desk *d, const struct gr_msg *m)
+/* False: this orchestrator takes no turns any more, and has said so. */
+static bool takes_turns(const struct gr_desk *d, uint32_t client, uint64_t session)
 {
     if (d->draining) {
-        return draining_text;
+        send_error(d, client, session, GR_EDRAINING, draining_text);
     }
+    return !d->draining;
+}
+
+/* NULL: may be tried; else what is wrong with it. The target checks what only it knows. */
+static const char *check_open(const struct gr_msg *m)
+{
     if (m->session != 0 || m->open.epoch != 0) {
         return "OPEN of a client asks for a new session: session and epoch are 0; APPEND goes on with one";
     }
@@ -152,10 +158,10 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
 {
     struct gr_session_request q;
     uint64_t session = 0;
-    if (!may_have_turns(d, client, 0)) {
+    if (!may_have_turns(d, client, 0) || !takes_turns(d, client, 0)) {
         return;
     }
-    const char *wrong = check_open(d, m);
+    const char *wrong = check_open(m);
     if (wrong != NULL) {
         send_error(d, client, 0, GR_EINVAL, wrong);
         return;
@@ -182,11 +188,7 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
     struct session *s = find(d, m->session);
     struct gr_session_info info;
     char text[GR_MSG_TEXT_MAX];
-    if (!may_have_turns(d, client, m->session)) {
-        return;
-    }
-    if (d->draining) {
-        send_error(d, client, m->session, GR_ECANCELED, draining_text);
+    if (!may_have_turns(d, client, m->session) || !takes_turns(d, client, m->session)) {
         return;
     }
     if (s == NULL || !gr_orch_session_info(d->orch, m->session, now_ns, &info)) {

@@ -155,6 +155,11 @@ void gr_target_forget_all(struct gr_target *t)
     }
 }
 
+void gr_target_drain(struct gr_target *t)
+{
+    t->draining = true;
+}
+
 uint64_t gr_target_step(struct gr_target *t, uint64_t now_ns)
 {
     for (int i = 0; i < t->config.n_session_max; i++) {

@@ -75,6 +75,7 @@ struct gr_target_counters {
     uint64_t n_not_finite, n_view_not_finite; /* rows that ended a session; rows under a view that had it refreshed */
     uint64_t n_feature_frame, n_feature_row, feature_bytes, n_feature_start;
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
+    uint64_t n_sent_elsewhere;     /* OPENs and APPENDs that were refused because it drains */
     uint64_t n_fork, n_fork_token; /* sessions that began with another's KV; its tokens, copied ones included */
     /* SpecPV. Tokens judged in refreshes, of them others than committed; roll-backs; provisional tokens dropped without
      * judgement; passes that judged a provisional end */
@@ -99,6 +100,10 @@ void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer);
 void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns);
 /* Another orchestrator, which knows none of them: all sessions go, those of a pass when it is done. */
 void gr_target_forget_all(struct gr_target *t);
+/* This worker is to end: from now on every OPEN and APPEND is refused with GR_EDRAINING, and turns that have begun go
+ * on.
+ */
+void gr_target_drain(struct gr_target *t);
 void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns);
 /* Starts a pass when one is due and sends what waited for credit. Returns when to call again at the latest
  * (UINT64_MAX: when something happens). Call it after every batch of events. */

@@ -180,6 +180,7 @@ struct gr_target {
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
+    bool draining; /* it takes no OPEN and no APPEND any more */
     bool pass_in_flight;
     bool pass_rests;        /* target_drafters_rest() when the pass was filled */
     bool pass_beside_draft; /* the drafter worked when it began */

@@ -176,13 +176,23 @@ static bool refuse_after_held(struct session *s)
     return false;
 }
 
+/* True: the worker is to end, and the orchestrator has been told to place the turn at another one. */
+static bool send_elsewhere(struct gr_target *t, uint64_t id)
+{
+    if (t->draining) {
+        t->counters.n_sent_elsewhere++;
+        target_send_error(t, id, GR_EDRAINING, "the target is to end, and takes no turn any more");
+    }
+    return t->draining;
+}
+
 void target_open(struct gr_target *t, uint64_t id, const struct gr_msg_open *m)
 {
     char text[GR_MSG_TEXT_MAX];
     const char *wrong = check_open(t, m, text, sizeof(text));
     struct session *s = target_find(t, id);
     enum gr_status code = GR_EINVAL;
-    if (refuse_after_held(s)) {
+    if (refuse_after_held(s) || send_elsewhere(t, id)) {
         return;
     }
     if (wrong == NULL && s != NULL && (s->state != SESSION_IDLE || s->flight.in_pass || m->epoch <= s->epoch)) {
@@ -269,7 +279,7 @@ void target_append(struct gr_target *t, uint64_t id, const struct gr_msg_append 
 {
     char text[GR_MSG_TEXT_MAX];
     struct session *s = target_find(t, id);
-    if (refuse_after_held(s)) {
+    if (refuse_after_held(s) || send_elsewhere(t, id)) {
         return;
     }
     const char *wrong = check_append(t, s, m, text, sizeof(text));

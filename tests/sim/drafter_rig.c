@@ -60,6 +60,7 @@ static void rig_msg(void *ctx, const struct gr_msg *m)
     struct rig *r = ctx;
     r->n_error += m->type == GR_MSG_ERROR;
     assert_true(r->n_error <= r->n_error_expected);
+    r->error_code = m->type == GR_MSG_ERROR ? m->error.code : r->error_code;
     if (m->type == GR_MSG_DRAFT_STATS) {
         r->stats = *m;
     } else if (m->type == GR_MSG_DRAFT_TROUBLE) {

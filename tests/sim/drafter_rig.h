@@ -45,6 +45,7 @@ struct rig {
     struct gr_msg trouble; /* DRAFT_TROUBLE: the sums of all */
     uint64_t attached;     /* the session of the last ATTACHED */
     int n_error, n_error_expected;
+    uint32_t error_code; /* of the last one */
     /* a second session that is told the same */
     bool twin;
     bool more; /* VERDICTs say that another session's follows */

@@ -386,11 +386,14 @@ static void deliver_msg(struct sim *s, const struct event *e)
               : e->at == DRAFT ? "drafter"
                                : "orchestrator",
               (unsigned long long)m.session);
-    if (e->at == TARGET) {
+    if (e->at != ORCH && m.type == GR_MSG_DRAIN) {
+        sim_let_go(s, e->at);
+    } else if (e->at == TARGET) {
         gr_target_on_msg(s->target, &m, s->now_ns);
     } else if (e->at == DRAFT) {
         gr_drafter_on_msg(s->drafter, &m, s->now_ns);
     } else {
+        s->counts.n_elsewhere += m.type == GR_MSG_ERROR && m.error.code == (uint32_t)-GR_EDRAINING;
         s->n_error += e->peer == TARGET && m.type == GR_MSG_ERROR;
         s->n_to_orch -= e->peer == TARGET;
         st = gr_orch_on_msg(s->orch, e->worker, &m, s->now_ns);

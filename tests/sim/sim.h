@@ -14,8 +14,9 @@ struct sim_faults {
     int break_conn;              /* the data connection, after a frame; each end notices at its own time */
     int copy_frame;              /* a frame is delivered once more, at any later time */
     int stall_orch;              /* the orchestrator reads nothing for a while */
-    int mute;                    /* a worker's control link goes dead while the worker lives on: half-open */
-    int n_max;                   /* kills, breaks, stalls and mutes of a run */
+    int drain; /* a worker is told to end: it finishes what it has, and is started again later; not among n_max */
+    int mute;  /* a worker's control link goes dead while the worker lives on: half-open */
+    int n_max; /* kills, breaks, stalls and mutes of a run */
     uint64_t restart_ns, notice_ns, stall_ns, copy_ns; /* largest delays */
     uint64_t draft_joins_ns;                           /* the drafter joins so late */
 };
@@ -126,7 +127,9 @@ void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_ta
                   void *arg);
 struct sim_counts {
     int n_target_kill, n_draft_kill, n_break, n_copy, n_stall, n_mute, n_turn, n_cut, n_close, n_expired;
-    int n_crossed; /* stops that were heard when their turn had ended by itself */
+    int n_drain;     /* workers that were told to end */
+    int n_elsewhere; /* OPENs, APPENDs and ATTACHes that they refused */
+    int n_crossed;   /* stops that were heard when their turn had ended by itself */
 };
 const struct sim_counts *sim_counts(const struct sim *s);
 const struct gr_pass *sim_pass(const struct sim *s); /* the last one that finished */

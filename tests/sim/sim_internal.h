@@ -46,6 +46,7 @@ struct sim_worker {
     bool alive;
     bool mute;    /* nothing passes on its control link */
     bool dropped; /* the orchestrator has given it up */
+    bool leaving; /* it was told to end */
     uint32_t life, number;
     struct gr_lm *lm; /* owned when made */
     bool lm_owned;
@@ -112,6 +113,8 @@ void sim_push(struct sim *s, struct event e);
 void sim_start_worker(struct sim *s, enum role role);
 void sim_end_worker(struct sim *s, enum role role);
 void sim_unmute(struct sim *s, const struct event *e);
+/* The orchestrator lets a worker go that has asked for it. */
+void sim_let_go(struct sim *s, enum role role);
 /* The orchestrator gives a worker up. */
 void sim_drop(void *ctx, uint32_t worker);
 void sim_send_from_orch(void *ctx, uint32_t worker, const struct gr_msg *m);

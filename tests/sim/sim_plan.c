@@ -354,6 +354,13 @@ void sim_draw_adjust(struct sim_plan *p)
     }
 }
 
+void sim_draw_drains(struct sim_plan *p)
+{
+    uint64_t rng = gr_mix64(p->seed + 33445566);
+    p->sim.faults = (struct sim_faults){.drain = 2 + (int)next(&rng, 30), .restart_ns = 1 + next(&rng, 5000000)};
+    p->sim.msg_delay_ns += 1 + next(&rng, 2) * 500000;
+}
+
 struct sim *sim_from_plan(struct sim_plan *p)
 {
     struct sim *s = sim_create(&p->sim);

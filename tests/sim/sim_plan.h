@@ -29,6 +29,8 @@ struct sim_plan {
 void sim_draw_plan(uint64_t seed, struct sim_plan *plan_out);
 /* A share of its requests also wishes for bans, biases, penalties and log-probabilities. Digests are without. */
 void sim_draw_adjust(struct sim_plan *p);
+/* Workers are told to end again and again, and no other fault happens. Digests are without. */
+void sim_draw_drains(struct sim_plan *p);
 /* A simulation with the plan's requests submitted; the plan is borrowed until sim_destroy. */
 struct sim *sim_from_plan(struct sim_plan *p);
 /* Feature rows of drafters' jobs that were compared to the true ones so far, raw or fused. */

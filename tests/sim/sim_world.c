@@ -321,7 +321,7 @@ void sim_start_worker(struct sim *s, enum role role)
     struct sim_worker *w = &s->worker[role];
     char address[16];
     w->alive = true;
-    w->mute = w->dropped = false;
+    w->mute = w->dropped = w->leaving = false;
     w->life++;
     w->number = take_number(s);
     w->to_orch_ns = w->from_orch_ns = s->now_ns;
@@ -385,6 +385,24 @@ void sim_unmute(struct sim *s, const struct event *e)
     kill_worker(s, e->at);
 }
 
+/* By a signal of its own: what the orchestrator sends meanwhile meets it draining. */
+static void drain_worker(struct sim *s, enum role role)
+{
+    s->worker[role].leaving = true;
+    msg_to_orch(s, role, &(struct gr_msg){.type = GR_MSG_DRAIN});
+    if (role == TARGET) {
+        gr_target_drain(s->target);
+    } else {
+        gr_drafter_drain(s->drafter);
+    }
+}
+
+void sim_let_go(struct sim *s, enum role role)
+{
+    GR_ASSERT(s->worker[role].leaving);
+    kill_worker(s, role);
+}
+
 void sim_drop(void *ctx, uint32_t worker)
 {
     struct sim *s = ctx;
@@ -426,9 +444,23 @@ static bool strikes(struct sim *s, int one_in)
     return one_in > 0 && s->n_fault < s->config.faults.n_max && sim_draw(s, (uint64_t)one_in - 1) == 0;
 }
 
+/* When the orchestrator has spoken to it: more may be on its way. */
+static void maybe_drain(struct sim *s, const struct event *e)
+{
+    const struct sim_worker *w = &s->worker[e->at];
+    if (s->config.faults.drain > 0 && e->what == EVENT_MSG && w->alive && !w->mute && !w->leaving &&
+        sim_draw(s, (uint64_t)s->config.faults.drain - 1) == 0) {
+        s->counts.n_drain++;
+        drain_worker(s, e->at);
+    }
+}
+
 void sim_maybe_fault(struct sim *s, const struct event *e)
 {
     const struct sim_faults *f = &s->config.faults;
+    if (e->at != ORCH) {
+        maybe_drain(s, e);
+    }
     if (e->at == TARGET && s->worker[TARGET].alive && strikes(s, f->kill_target)) {
         s->n_fault++;
         s->counts.n_target_kill++;

@@ -606,6 +606,38 @@ static void test_slot_in_a_job(void **state)
     rig_destroy(r);
 }
 
+/* A drafter that is to end sends elsewhere who waits for a slot and who comes; who is attached stays. */
+static void test_one_that_drains_sends_elsewhere(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 5, .blur = 3, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3};
+    struct rig *r = rig_create(&c);
+    rig_start(r, 100, 63);
+    tell(r, GR_MSG_ATTACH, 2);
+    gr_drafter_on_peer_ready(r->drafter, RIG_PEER, "rig", 0);
+    (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+    (void)gr_drafter_step(r->drafter, 0);
+    assert_non_null(r->job);
+    tell(r, GR_MSG_DETACH, 1);
+    tell(r, GR_MSG_ATTACH, 3); /* it waits for the job */
+    r->n_error_expected = 2;
+    gr_drafter_drain(r->drafter);
+    assert_int_equal(r->n_error, 1);
+    assert_int_equal(r->error_code, (uint32_t)-GR_EDRAINING);
+    tell(r, GR_MSG_ATTACH, 4);
+    assert_int_equal(r->n_error, 2);
+    assert_int_equal(r->error_code, (uint32_t)-GR_EDRAINING);
+    (void)rig_job_once(r);
+    (void)gr_drafter_step(r->drafter, 0);
+    assert_int_equal(gr_drafter_n_session(r->drafter), 1);
+    assert_int_equal(gr_drafter_counters(r->drafter)->n_sent_elsewhere, 2);
+    tell(r, GR_MSG_DETACH, 4);
+    assert_int_equal(r->stats.session, 4); /* what was sent elsewhere is answered as well */
+    tell(r, GR_MSG_DETACH, 2);
+    assert_int_equal(gr_drafter_n_session(r->drafter), 0);
+    rig_destroy(r);
+}
+
 /* ---- sessions of one pass ---- */
 
 /* What session 1 was sent, for session 2. */
@@ -709,6 +741,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_flip_is_repaired),
         cmocka_unit_test(test_attached_anew),
         cmocka_unit_test(test_slot_in_a_job),
+        cmocka_unit_test(test_one_that_drains_sends_elsewhere),
         cmocka_unit_test(test_temperatures),
     };
     rig_heads = argc > 1 && strcmp(argv[1], "head") == 0;

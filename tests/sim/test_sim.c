@@ -15,6 +15,7 @@
 
 #define N_TOKEN_MAX 400
 #define N_SEED_DEFAULT 10000
+#define DRAIN_SHARE 10 /* of the seeds so many are run once more, with drains in place of faults */
 #define CUT UINT32_MAX /* in place of a length: the client ended the turn, and no stop id did */
 
 /* ---- what the text must be: the definition ---- */
@@ -215,6 +216,8 @@ static void count_run(const struct sim *s, int n_request)
     total.n_close += c->n_close;
     total.n_expired += c->n_expired;
     total.n_crossed += c->n_crossed;
+    total.n_drain += c->n_drain;
+    total.n_elsewhere += c->n_elsewhere;
     for (int i = 0; i < n_request; i++) {
         n_done++;
         n_spec += sim_result(s, i)->metrics.num_drafts > 0;
@@ -240,11 +243,14 @@ static void count_run(const struct sim *s, int n_request)
     }
 }
 
-static void one_seed(uint64_t seed)
+static void one_seed(uint64_t seed, bool drains)
 {
     static struct sim_plan p;
     sim_draw_plan(seed, &p);
     sim_draw_adjust(&p);
+    if (drains) {
+        sim_draw_drains(&p);
+    }
     for (int i = 0; i < p.n_request; i++) {
         n_adjusted += !gr_adjust_is_off(&p.request[i].wishes.adjust);
     }
@@ -289,6 +295,7 @@ static int tell(void **state)
                   total.n_break, total.n_stall, total.n_mute, total.n_copy, total.n_turn, total.n_cut, total.n_close,
                   total.n_expired, total.n_crossed, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
+    print_message("# told to end: %d, which sent %d elsewhere\n", total.n_drain, total.n_elsewhere);
     print_message("# features: %llu runs, %llu with trees; %llu rows taken, %llu checked, %llu raw; frames twice or "
                   "too late %llu, "
                   "gaps %llu, begun in the middle %llu, KV let go %llu times\n",
@@ -317,7 +324,22 @@ static void test_many_seeds(void **state)
     const uint64_t n = only != 0 ? 1 : from_env("GRAFT_SIM_SEEDS", N_SEED_DEFAULT);
     for (uint64_t seed = first; seed < first + n; seed++) {
         last_seed = seed;
-        one_seed(seed);
+        one_seed(seed, false);
+    }
+}
+
+/* Workers are told to end while sessions are opened and attached, one of each role at a time: what meets one that is to
+ * end is sent elsewhere, which is here the one that comes after it. No session fails, and every text is plain
+ * decoding's. */
+static void test_drains(void **state)
+{
+    (void)state;
+    const uint64_t only = from_env("GRAFT_SIM_SEED", 0);
+    const uint64_t first = only != 0 ? only : from_env("GRAFT_SIM_FIRST", 1);
+    const uint64_t n = only != 0 ? 1 : from_env("GRAFT_SIM_SEEDS", N_SEED_DEFAULT) / DRAIN_SHARE;
+    for (uint64_t seed = first; seed < first + n; seed++) {
+        last_seed = seed;
+        one_seed(seed, true);
     }
 }
 
@@ -329,6 +351,7 @@ static void test_faults_happened(void **state)
         return; /* a short run or a replay */
     }
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
+    assert_true(total.n_drain > 0 && total.n_elsewhere > 0);
     assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0 && total.n_crossed > 0);
     assert_true(n_partial > 0 && n_refresh > 0 && n_judge > 0 && n_roll_back > 0 && n_dropped > 0 && n_again > 0);
     assert_true(n_feature_start > 0 && n_slide > 0 && n_adjusted > 0 && n_logprob > 0);
@@ -341,6 +364,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_seeds),
+        cmocka_unit_test(test_drains),
         cmocka_unit_test(test_faults_happened),
     };
     gr_log_set_level(getenv("GRAFT_SIM_SEED") != NULL ? GR_LOG_DEBUG : GR_LOG_ERROR);

@@ -64,6 +64,36 @@ static void append_without_pick(struct world *w, uint64_t id, uint32_t keep_len)
     gr_target_on_msg(w->target, &m, 0);
 }
 
+/* A target that is to end takes neither OPEN nor APPEND, whatever is wrong with them besides; the turn that runs ends
+ * as it would have, and its session is let go by CLOSE. */
+static void test_one_that_drains_sends_elsewhere(void **state)
+{
+    (void)state;
+    struct world w;
+    int n = 0;
+    create(&w, 24);
+    open_prompt(&w, 1, 20, 10);
+    open_prompt(&w, 2, 12, 4);
+    while (w.text[2].len < 16) {
+        assert_true(one_pass(&w, 1000));
+    }
+    gr_target_drain(w.target);
+    append_to(&w, 2, 1, 16, 3, 4);
+    expect_error(&w, &n, "takes no turn any more");
+    assert_int_equal(w.last[GR_MSG_ERROR].error.code, (uint32_t)-GR_EDRAINING);
+    open_with(&w, 3, 1, (int32_t[]){0, 5}, 2, 10);
+    expect_error(&w, &n, "takes no turn any more");
+    assert_int_equal(w.last[GR_MSG_ERROR].error.code, (uint32_t)-GR_EDRAINING);
+    run(&w);
+    assert_int_equal(w.text[1].len, 30);
+    assert_plain(&w.text[1], 20);
+    assert_int_equal(gr_target_n_session(w.target), 2);
+    assert_int_equal(gr_target_counters(w.target)->n_sent_elsewhere, 2);
+    gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = 2}, 0);
+    assert_int_equal(gr_target_n_session(w.target), 1);
+    destroy(&w);
+}
+
 static void test_bad_appends(void **state)
 {
     (void)state;
@@ -363,6 +393,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_three_turns),
         cmocka_unit_test(test_go_on),
+        cmocka_unit_test(test_one_that_drains_sends_elsewhere),
         cmocka_unit_test(test_bad_appends),
         cmocka_unit_test(test_truncate_anywhere),
         cmocka_unit_test(test_append_meets_a_pass),

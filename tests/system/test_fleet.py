@@ -4,6 +4,7 @@ during turns, without a change in any text.
 
 usage: test_fleet.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -11,6 +12,7 @@ import re
 import signal
 import sys
 import threading
+import urllib.request
 
 from harness import DRAFT, ROOT, SLOW, TARGET, Background, alive, case, children, generate, main, run, wait_for
 from served import FIXED, Folder, Serve, one_line, worker
@@ -260,6 +262,58 @@ def busy_and_bad_requests_are_no_deaths():
         assert [(w["worker"], w["pid"]) for w in workers(s)] == [(w["worker"], w["pid"]) for w in before]
         assert not any(word in s.log() for word in ("is gone", "is dropped", "silent")), s.log()
         assert s.generate("--max-tokens", "60")["token_ids"] == load.want[:60]
+
+
+class Posts:
+    """Answers that clients of the endpoint wait for, all asked for at once."""
+
+    def __init__(self, s, prompts, **body):
+        port = int(re.search(r"at http://127\.0\.0\.1:(\d+)/v1", s.log()).group(1))
+        self.url, self.body = f"http://127.0.0.1:{port}", dict(temperature=0, ignore_eos=True, **body)
+        self.pool = concurrent.futures.ThreadPoolExecutor(len(prompts))
+        self.answers = [self.pool.submit(self.ask, p) for p in prompts]
+        wait_for(lambda: self.n_running() == len(prompts), 60)
+
+    def ask(self, prompt):
+        data = json.dumps(dict(self.body, prompt=prompt)).encode()
+        request = urllib.request.Request(self.url + "/v1/completions", data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120 * SLOW) as answer:
+            return json.load(answer)["choices"][0]["text"]
+
+    def n_running(self):
+        with urllib.request.urlopen(self.url + "/metrics", timeout=60 * SLOW) as answer:
+            found = re.findall(r"^graft_num_requests_(?:running|waiting)\S* (\d+)", answer.read().decode(), re.M)
+        return sum(map(int, found))
+
+    def texts(self):
+        with self.pool:
+            return [a.result() for a in self.answers]
+
+
+@case
+def a_signal_sends_what_is_on_its_way_elsewhere():
+    """A target and a drafter are told to end, by signals of their own, before they have read the OPENs and ATTACHes that
+    were sent to them: the sessions go to the others, nobody is refused, and nothing counts as a failure."""
+    prompts = ["def f(x):", "import os", "class Stack:", "x = 1"]
+    want = 2 * [generate("--ignore-eos", "--prompt", p, "--max-tokens", "60")["text"] for p in prompts]
+    prompts *= 2
+    with Serve("--http", "127.0.0.1:0", "--model", TARGET, spawn=False) as s, contextlib.ExitStack() as stack:
+        def start(program, model):
+            return stack.enter_context(worker(program, s.folder, s.address, "--sessions", str(N_CLIENT), model=model))
+        pairs = [(start("graft-target", TARGET), start("graft-draft", DRAFT)) for _ in range(3)]
+        wait_for(lambda: len(workers(s)) == 6, 60)
+        while len(pairs) > 1 and "it is opened elsewhere" not in s.log():  # what was read before the signal is done there
+            leaving = pairs.pop()
+            for p in leaving:
+                p.send_signal(signal.SIGSTOP)
+            posts = Posts(s, prompts, max_tokens=60)
+            for p in leaving:
+                p.send_signal(signal.SIGUSR1)
+                p.send_signal(signal.SIGCONT)
+            assert posts.texts() == want
+            assert [p.wait(60 * SLOW) for p in leaving] == [0, 0]
+        log = s.log()
+        assert "it is opened elsewhere" in log and "[fallback]" not in log and "silent" not in log, log
 
 
 @case

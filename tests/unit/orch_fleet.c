@@ -8,9 +8,24 @@ void answer_later(struct fleet *f, uint32_t worker, struct gr_msg m)
     f->queue[f->n_queue++] = (struct said){.worker = worker, .m = m};
 }
 
+/* True: it is to end. */
+static bool sends_elsewhere(struct fleet *f, uint32_t worker, const struct gr_msg *m)
+{
+    if (f->ending[worker]) {
+        answer_later(f, worker,
+                     (struct gr_msg){.type = GR_MSG_ERROR,
+                                     .session = m->session,
+                                     .error = {.code = (uint32_t)-GR_EDRAINING, .text = "it is to end"}});
+    }
+    return f->ending[worker];
+}
+
 static void on_open(struct fleet *f, uint32_t worker, const struct gr_msg *m)
 {
     f->n_open[worker]++;
+    if (sends_elsewhere(f, worker, m)) {
+        return;
+    }
     if (f->full[worker]) {
         answer_later(f, worker,
                      (struct gr_msg){.type = GR_MSG_ERROR,
@@ -31,6 +46,9 @@ static void on_open(struct fleet *f, uint32_t worker, const struct gr_msg *m)
 static void on_attach(struct fleet *f, uint32_t worker, const struct gr_msg *m)
 {
     f->n_attach[worker]++;
+    if (sends_elsewhere(f, worker, m)) {
+        return;
+    }
     if (f->deaf[worker]) {
         answer_later(f, worker,
                      (struct gr_msg){.type = GR_MSG_ERROR,
@@ -55,7 +73,7 @@ static void on_sent(void *ctx, uint32_t worker, const struct gr_msg *m)
         answer_later(f, worker, (struct gr_msg){.type = GR_MSG_CLOSED, .session = m->session});
     } else if (m->type == GR_MSG_DETACH) {
         answer_later(f, worker, (struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = m->session});
-    } else if (m->type == GR_MSG_APPEND) {
+    } else if (m->type == GR_MSG_APPEND && !sends_elsewhere(f, worker, m)) {
         f->hash[m->session] = m->append.hash;
         for (uint32_t i = 0; i < m->append.ids.n; i++) {
             f->hash[m->session] = gr_hash_extend(f->hash[m->session], m->append.ids.p[i]);

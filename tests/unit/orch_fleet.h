@@ -29,6 +29,7 @@ struct fleet {
     int n_queue;
     uint32_t n_open[WORKER_MAX], n_attach[WORKER_MAX]; /* that each worker was asked for */
     bool full[WORKER_MAX];                             /* a target refuses: it has no room */
+    bool ending[WORKER_MAX];                           /* it is to end, and sends what comes elsewhere */
     bool deaf[WORKER_MAX];                             /* a drafter cannot reach any target */
     uint64_t hash[SESSIONS];                           /* of what a session's text is by now; by its number */
     uint32_t len[SESSIONS], epoch[SESSIONS];

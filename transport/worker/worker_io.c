@@ -606,13 +606,19 @@ static bool watch_orchestrator(struct gr_worker_io *w, uint64_t now_ns)
 /* ---- leaving ---- */
 
 /* Asks to be let go; who was never heard of, or has nobody to ask, owes nothing. */
-static void ask_to_leave(struct gr_worker_io *w)
+static void ask_to_leave(struct gr_worker_io *w, uint64_t now_ns)
 {
+    if (!w->heard) {
+        (void)receive_msgs(w, now_ns); /* its first word may have come */
+    }
     if (!has_link(w) || !w->heard) {
         w->done = true;
     } else if (!w->leave_sent) {
         w->leave_sent = true;
         gr_worker_io_send_msg(w, &(struct gr_msg){.type = GR_MSG_DRAIN});
+        if (w->machine.on_leave != NULL) {
+            w->machine.on_leave(w->machine.ctx);
+        }
     }
 }
 
@@ -622,7 +628,7 @@ static void leave(struct gr_worker_io *w, uint64_t now_ns)
         const uint64_t limit_ns = __atomic_exchange_n(&w->leave_limit_ns, NEVER, __ATOMIC_ACQ_REL);
         const uint64_t end_ns = limit_ns == NO_LIMIT ? NO_LIMIT : now_ns + limit_ns;
         w->leave_end_ns = GR_MIN(w->leave_end_ns, end_ns);
-        ask_to_leave(w);
+        ask_to_leave(w, now_ns);
     }
     if (now_ns >= w->leave_end_ns && !w->done) {
         log_error("the turns of this worker have not ended in time (--drain-timeout): it ends without them");
@@ -646,6 +652,7 @@ void gr_worker_io_leave(struct gr_worker_io *w, uint64_t limit_ns)
 static bool pump(struct gr_worker_io *w)
 {
     const uint64_t now_ns = gr_clock_ns();
+    leave(w, now_ns); /* what the orchestrator asks for next meets a worker that is to end */
     bool progress = receive_msgs(w, now_ns);
     if (w->gate != NULL) {
         gr_gate_accept(w->gate, now_ns);
@@ -660,7 +667,6 @@ static bool pump(struct gr_worker_io *w)
         progress = true;
     }
     progress |= watch_orchestrator(w, gr_clock_ns());
-    leave(w, gr_clock_ns());
     const uint64_t frames_ns = gr_clock_ns(); /* time never runs backwards for the machine */
     for (int i = 0; i < GR_PEER_MAX; i++) {
         if (w->peer[i].state == PEER_READY && !w->drained) {

@@ -43,6 +43,9 @@ struct gr_worker_machine {
     /* Another one has taken its place, which knows none of the sessions. No job is in flight, and what is sent goes
      * nowhere. May be NULL. */
     void (*on_orchestrator_changed)(void *ctx, uint64_t now_ns);
+    /* The worker is to end, and has just told the orchestrator so: what is on its way and begins something is refused.
+     * May be NULL. */
+    void (*on_leave)(void *ctx);
 };
 
 /* What a worker says of itself, in HELLO and in JOIN. */

@@ -436,6 +436,103 @@ static void test_drain_drafter(void **state)
     destroy_fleet(f);
 }
 
+/* A target that is to end has refused an OPEN and an APPEND that were on their way: both turns go on at the other one
+ * at once, nothing is counted as a failure, and no third one comes to it. */
+static void test_a_target_sends_elsewhere(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    const uint64_t kept = open_session(f, true);
+    settle(f);
+    end_turn(f, kept);
+    settle(f);
+    f->ending[0] = true;
+    append(f, kept);
+    const uint64_t fresh = open_session(f, false);
+    join(f, 1, GR_WORKER_TARGET, 0);
+    assert_int_equal(info_of(f, kept).target, 0);
+    assert_int_equal(info_of(f, fresh).target, 0);
+    settle(f);
+    assert_int_equal(info_of(f, kept).target, 1);
+    assert_int_equal(info_of(f, fresh).target, 1);
+    assert_int_equal(info_of(f, kept).state, GR_SESSION_RUNNING);
+    assert_int_equal(info_of(f, kept).n_fallback + info_of(f, fresh).n_fallback, 0);
+    assert_int_equal(info_of(f, fresh).n_reopen, 0);
+    assert_true(status_of(f, 0).leaving);
+    const uint32_t n_open = f->n_open[0];
+    (void)open_session(f, false);
+    settle(f);
+    assert_int_equal(f->n_open[0], n_open);
+    assert_int_equal(f->n_failed, 0);
+    destroy_fleet(f);
+}
+
+/* The only target is to end: the turn waits for another one, and a line says why when it is given up. */
+static void test_nobody_else_is_there(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    const struct gr_orch_config c = {.queue_timeout_ns = 5 * GR_S};
+    gr_orch_configure(f->orch, &c);
+    join(f, 0, GR_WORKER_TARGET, 0);
+    f->ending[0] = true;
+    const uint64_t first = open_session(f, false), second = open_session(f, true);
+    settle(f);
+    assert_int_equal(info_of(f, first).state, GR_SESSION_WAITING);
+    join(f, 1, GR_WORKER_TARGET, 1);
+    settle(f);
+    assert_int_equal(info_of(f, first).state, GR_SESSION_RUNNING);
+    end_turn(f, first);
+    settle(f);
+    assert_int_equal(f->n_failed, 0);
+    f->ending[1] = true;
+    const uint64_t third = open_session(f, false);
+    settle(f);
+    (void)gr_orch_step(f->orch, f->now_ns);
+    gr_orch_on_lost(f->orch, 0, f->now_ns);
+    f->now_ns += 6 * GR_S;
+    (void)gr_orch_step(f->orch, f->now_ns);
+    settle(f);
+    assert_int_equal(f->n_failed, 1);
+    assert_non_null(strstr(f->text, "no target: none was there for 5 s (--queue-timeout); the one that was here is "
+                                    "to end"));
+    (void)second;
+    (void)third;
+    destroy_fleet(f);
+}
+
+/* A drafter that is to end: another one is asked at once; where there is none the turn goes on without, and has one
+ * when it comes. No fall-back is counted. */
+static void test_a_drafter_sends_elsewhere(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_DRAFT, 0);
+    f->ending[1] = true;
+    const uint64_t id = open_session(f, false);
+    settle(f);
+    assert_int_equal(info_of(f, id).drafter, -1);
+    assert_non_null(strstr(info_of(f, id).undrafted, "it is to end"));
+    join(f, 2, GR_WORKER_DRAFT, 0);
+    settle(f);
+    assert_int_equal(info_of(f, id).drafter, 2);
+    assert_string_equal(info_of(f, id).undrafted, "");
+    f->ending[2] = true;
+    join(f, 3, GR_WORKER_DRAFT, 0);
+    const uint64_t other = open_session(f, false), third = open_session(f, false);
+    settle(f);
+    assert_int_equal(info_of(f, other).drafter, 3);
+    assert_int_equal(info_of(f, third).drafter, 3);
+    assert_int_equal(f->n_attach[2], 2);
+    assert_int_equal(info_of(f, id).drafter, 2); /* its turn ends with it */
+    assert_int_equal(info_of(f, id).n_fallback + info_of(f, other).n_fallback, 0);
+    assert_false(info_of(f, other).drafter_failed);
+    assert_int_equal(f->n_failed, 0);
+    destroy_fleet(f);
+}
+
 static void join_as(struct fleet *f, uint32_t worker, uint64_t incarnation)
 {
     const struct gr_worker_info info = {.role = GR_WORKER_TARGET, .incarnation = incarnation, .numerics_id = "cpu"};
@@ -483,6 +580,9 @@ int main(void)
         cmocka_unit_test(test_drain_the_only_target),
         cmocka_unit_test(test_drain_drafter),
         cmocka_unit_test(test_drain_outlives_a_link),
+        cmocka_unit_test(test_a_target_sends_elsewhere),
+        cmocka_unit_test(test_nobody_else_is_there),
+        cmocka_unit_test(test_a_drafter_sends_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 static struct {
     int n_msg[N_CLIENT][GR_N_MSG];
     char text[GR_MSG_TEXT_MAX];         /* of the last ERROR */
+    uint32_t code;                      /* the same */
     uint32_t turn;                      /* of the last OPENED */
     uint32_t cut, finish, n_token;      /* of the last FINISHED */
     struct gr_msg_drain_worker drained; /* the last one */
@@ -21,6 +22,7 @@ static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
     told.n_msg[client][m->type]++;
     if (m->type == GR_MSG_ERROR) {
         memcpy(told.text, m->error.text, sizeof(told.text));
+        told.code = m->error.code;
     } else if (m->type == GR_MSG_DRAIN_WORKER) {
         told.drained = m->drain_worker;
     } else if (m->type == GR_MSG_WORKER) {
@@ -253,13 +255,34 @@ static void test_drain_worker(void **state)
     destroy(w);
 }
 
+/* An orchestrator that is to end sends clients elsewhere, whatever is wrong with what they ask; it says so to each. */
+static void test_drain_of_all(void **state)
+{
+    (void)state;
+    struct world *w = make_desk();
+    int32_t ids[] = {5};
+    open_session(w, 0);
+    commit(w, 7, 1, GR_FINISH_STOP);
+    gr_desk_drain(w->desk);
+    ask(w, 1, &(struct gr_msg){.type = GR_MSG_OPEN});
+    assert_int_equal(told.code, (uint32_t)-GR_EDRAINING);
+    told.code = 0;
+    ask(w, 1,
+        &(struct gr_msg){
+            .type = GR_MSG_APPEND, .session = w->session, .append = {.ids = {ids, 1}, .wishes = {.max_tokens = 9}}});
+    assert_int_equal(told.code, (uint32_t)-GR_EDRAINING);
+    assert_int_equal(told.n_msg[1][GR_MSG_ERROR], 2);
+    assert_non_null(strstr(told.text, "shutting down"));
+    destroy(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_closers),         cmocka_unit_test(test_closer_goes),
         cmocka_unit_test(test_one_too_many),        cmocka_unit_test(test_truncate_crosses_the_end),
         cmocka_unit_test(test_truncate_of_another), cmocka_unit_test(test_client_goes),
-        cmocka_unit_test(test_drain_worker),
+        cmocka_unit_test(test_drain_worker),        cmocka_unit_test(test_drain_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
