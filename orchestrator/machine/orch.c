@@ -711,6 +711,9 @@ static void on_stats(struct gr_orch *o, struct session *s, const struct gr_msg *
     gr_metrics_take(&s->metrics, m, 0);
     report(o, s, m);
     orch_with_stats(s);
+    if (s->with.shed && s->at.target >= 0 && s->state != GR_SESSION_CLOSING) { /* no frame of it follows */
+        o->io.send(o->io.ctx, (uint32_t)s->at.target, &(struct gr_msg){.type = GR_MSG_DETACH, .session = s->id});
+    }
     orch_finish_if_released(o, s);
 }
 

@@ -64,6 +64,7 @@ struct session_drafter {
     uint64_t retry_ns;         /* when the next one is due; 0: none is */
     uint64_t attached_ns;      /* when the last one stood; 0: it does not */
     char why[GR_MSG_TEXT_MAX]; /* why the last one failed; empty: it did not */
+    bool shed;                 /* to none: it gets a drafter when trees pay again, or when it is opened anew */
     bool failed;           /* in this turn an attachment failed that had not been made before, or is not tried again */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;
@@ -264,6 +265,8 @@ void orch_home_ask_again(struct session *s, uint32_t worker);
 /* ---- orch_with.c ---- */
 void orch_with_attached(struct session *s, int drafter);
 void orch_with_detached(struct session *s);
+/* It was shed to none, and why. */
+void orch_with_shed(struct session *s, const char *why);
 /* Until when they are waited for. */
 void orch_with_stats_due(struct session *s, uint64_t at_ns);
 void orch_with_lost(struct session *s);
@@ -318,6 +321,12 @@ int orch_place_drafter(struct gr_orch *o, const struct session *s, int target);
 bool orch_is_taking(const struct worker *w);
 /* Another drafter where its trees would take half as long or less, by what both have said; -1: there is none. */
 int orch_freer_drafter(const struct gr_orch *o, const struct session *s);
+/* Would it do better without its drafter, by what both workers have said and its own trees have brought? */
+bool orch_is_better_alone(const struct gr_orch *o, const struct session *s);
+/* May a session that was shed to none get this drafter, whose trees would pay and which has room for it? */
+bool orch_may_take_back(const struct gr_orch *o, const struct session *s, int drafter);
+/* Tokens that its trees have brought, on average. */
+double orch_tree_gain(const struct session *s);
 /* Does a drafter but this one fit it? Nothing is chosen. */
 bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s, uint32_t worker);
 /* Does a drafter fit it? Nothing is chosen. */
@@ -348,8 +357,9 @@ bool orch_lacks_draft(const struct gr_orch *o, const struct session *s);
 void orch_open_over(struct gr_orch *o, struct session *s);
 void orch_attach(struct gr_orch *o, struct session *s);
 void orch_detach(struct gr_orch *o, struct session *s);
-/* The drafter sheds one running session to a freer one, if there is one. */
-void orch_shed(struct gr_orch *o, uint32_t drafter);
+/* The drafter has told how long its trees take: it sheds one running session to a freer drafter, or to none, or takes
+ * one back that was shed to none. */
+void orch_balance(struct gr_orch *o, uint32_t drafter);
 /* The turn is over: IDLE, or CLOSING. May call the client: do not touch s afterwards. */
 void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text);
 /* The turn cannot be served: a kept session goes back to what it was before. */

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define TREES_KNOWN 8 /* so many trees of a session tell what they bring */
+
 /* May the worker take the session while `target` has it? */
 typedef bool fits_fn(const struct gr_orch *o, const struct session *s, int worker, int target);
 
@@ -61,12 +63,33 @@ static bool reaches(const struct gr_worker_info *drafter, const struct gr_worker
     return target->address[0] != '\0' || target->pid == 0 || drafter->pid == target->pid;
 }
 
+double orch_tree_gain(const struct session *s)
+{
+    const struct gr_session_metrics *m = &s->metrics;
+    return m->num_drafts > 0 ? (double)m->num_accepted_tokens / (double)m->num_drafts : 0.0;
+}
+
+static struct gr_tree_worth worth_of(const struct gr_orch *o, const struct session *s)
+{
+    const struct worker *w = &o->worker[s->at.target];
+    const double next_ns = gr_forecast_round_ns(&w->forecast, w->load.n_active); /* with one session more */
+    return (struct gr_tree_worth){.pass_ns = GR_MAX(next_ns - w->forecast.more_ns, 0.0),
+                                  .n_accepted = orch_tree_gain(s)};
+}
+
+/* Was it shed to none, and do trees of this drafter not pay yet? */
+static bool is_shed_from(const struct gr_orch *o, const struct session *s, const struct worker *drafter)
+{
+    const struct gr_tree_worth w = worth_of(o, s);
+    return s->with.shed && !gr_pays_to_draft(&drafter->forecast, drafter->load.n_active, &w);
+}
+
 static bool fits_as_drafter(const struct gr_orch *o, const struct session *s, int worker, int target)
 {
     const struct worker *w = &o->worker[worker];
     return is_taking(w, GR_WORKER_DRAFT) && !orch_set_has(&s->with.avoided, worker) &&
            !orch_set_has(&s->with.passed_over, worker) && reaches(&w->info, &o->worker[target].info) &&
-           orch_drafts_for(&w->info, &o->worker[target].info);
+           orch_drafts_for(&w->info, &o->worker[target].info) && !is_shed_from(o, s, w);
 }
 
 static bool has_room(const struct worker *w)
@@ -148,6 +171,19 @@ int orch_freer_drafter(const struct gr_orch *o, const struct session *s)
         }
     }
     return best;
+}
+
+bool orch_is_better_alone(const struct gr_orch *o, const struct session *s)
+{
+    const struct worker *from = &o->worker[s->with.drafter];
+    const struct gr_tree_worth w = worth_of(o, s);
+    return s->metrics.num_drafts >= TREES_KNOWN && gr_pays_to_shed_to_none(&from->forecast, from->load.n_active, &w);
+}
+
+bool orch_may_take_back(const struct gr_orch *o, const struct session *s, int drafter)
+{
+    return s->with.shed && s->with.drafter < 0 && s->with.n_stats_owed == 0 &&
+           fits_as_drafter(o, s, drafter, s->at.target) && has_room(&o->worker[drafter]);
 }
 
 bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s, uint32_t worker)

@@ -241,7 +241,8 @@ void orch_detach(struct gr_orch *o, struct session *s)
     send_to(o, drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = s->id});
 }
 
-void orch_shed(struct gr_orch *o, uint32_t drafter)
+/* To another drafter, where its trees come sooner. */
+static bool shed_to_another(struct gr_orch *o, uint32_t drafter)
 {
     for (int i = 0; i < o->n_place; i++) {
         struct session *s = orch_at(o, i);
@@ -252,8 +253,55 @@ void orch_shed(struct gr_orch *o, uint32_t drafter)
                      drafter + 1, to + 1);
             orch_detach(o, s);
             attach_to(o, s, to);
-            return;
+            return true;
         }
+    }
+    return false;
+}
+
+/* To none: the session to which trees bring least. Its target hears of it when the drafter has let go. */
+static bool shed_to_none(struct gr_orch *o, uint32_t drafter)
+{
+    struct session *least = NULL;
+    char why[GR_MSG_TEXT_MAX];
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
+        const bool runs = s->state == GR_SESSION_RUNNING && s->with.drafter == (int)drafter;
+        if (runs && orch_is_better_alone(o, s) && (least == NULL || orch_tree_gain(s) < orch_tree_gain(least))) {
+            least = s;
+        }
+    }
+    if (least != NULL) {
+        snprintf(why, sizeof(why), "draft worker %u has too much to do: tokens come sooner without its trees",
+                 drafter + 1);
+        log_info("session %" PRIu64 " goes on without a drafter: %s", least->id, why);
+        orch_with_shed(least, why);
+        orch_detach(o, least);
+    }
+    return least != NULL;
+}
+
+/* The session to which trees bring most. */
+static void take_back(struct gr_orch *o, uint32_t drafter)
+{
+    struct session *most = NULL;
+    for (int i = 0; i < o->n_place; i++) {
+        struct session *s = orch_at(o, i);
+        if (s->state == GR_SESSION_RUNNING && orch_may_take_back(o, s, (int)drafter) &&
+            (most == NULL || orch_tree_gain(s) > orch_tree_gain(most))) {
+            most = s;
+        }
+    }
+    if (most != NULL) {
+        log_info("session %" PRIu64 " has a drafter again: draft worker %u has less to do", most->id, drafter + 1);
+        attach_to(o, most, (int)drafter);
+    }
+}
+
+void orch_balance(struct gr_orch *o, uint32_t drafter)
+{
+    if (!shed_to_another(o, drafter) && !shed_to_none(o, drafter)) {
+        take_back(o, drafter);
     }
 }
 

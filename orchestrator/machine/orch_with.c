@@ -14,7 +14,14 @@
 void orch_with_attached(struct session *s, int drafter)
 {
     s->with.drafter = drafter;
+    s->with.shed = false;
     orch_load_note(s);
+}
+
+void orch_with_shed(struct session *s, const char *why)
+{
+    s->with.shed = true;
+    orch_with_broke(s, why);
 }
 
 void orch_with_detached(struct session *s)
@@ -114,5 +121,6 @@ void orch_with_new_epoch(struct session *s)
 {
     s->with.n_retry = 0;
     s->with.retry_ns = 0;
+    s->with.shed = false;
     orch_with_avoid_none(s); /* they may work with the target that comes */
 }

@@ -319,7 +319,7 @@ void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, ui
     w->forecast = (struct gr_round_forecast){
         .n_active = m->pong.n_turn, .round_ns = (double)m->pong.round_ns, .more_ns = (double)m->pong.more_ns};
     if (w->info.role == GR_WORKER_DRAFT) {
-        orch_shed(o, worker);
+        orch_balance(o, worker);
     }
     if (p.cookie != 0 && o->io.on_pong != NULL) {
         o->io.on_pong(o->io.ctx, worker, p.cookie, w->rtt_ns, m);

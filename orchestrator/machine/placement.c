@@ -81,3 +81,20 @@ bool gr_pays_to_shed(const struct gr_round_forecast *from, uint32_t from_active,
     const double there_ns = to->round_ns > 0.0 ? gr_forecast_round_ns(to, to_active) : from->more_ns * (to_active + 1);
     return there_ns <= here_ns / 2;
 }
+
+/* What a token takes with trees for which the session waits so long. */
+static double token_ns(const struct gr_tree_worth *w, double wait_ns)
+{
+    return (w->pass_ns + wait_ns) / (1.0 + w->n_accepted);
+}
+
+bool gr_pays_to_shed_to_none(const struct gr_round_forecast *from, uint32_t from_active, const struct gr_tree_worth *w)
+{
+    const double wait_ns = gr_forecast_round_ns(from, from_active) - from->more_ns;
+    return from->round_ns > 0.0 && from_active >= 2 && w->pass_ns > 0.0 && w->pass_ns <= token_ns(w, wait_ns) / 2;
+}
+
+bool gr_pays_to_draft(const struct gr_round_forecast *to, uint32_t to_active, const struct gr_tree_worth *w)
+{
+    return to->round_ns <= 0.0 || token_ns(w, gr_forecast_round_ns(to, to_active)) <= w->pass_ns;
+}

@@ -40,4 +40,20 @@ int gr_place_choose(const struct gr_place *p, int n, int last);
 bool gr_pays_to_shed(const struct gr_round_forecast *from, uint32_t from_active, const struct gr_round_forecast *to,
                      uint32_t to_active);
 
+/* What a session has of trees: a round with one brings n_accepted tokens beside the one that every round brings. */
+struct gr_tree_worth {
+    double pass_ns;    /* of its target at present; 0: not known */
+    double n_accepted; /* of a tree, on average */
+};
+
+/* Where there is no better drafter a session may be shed to none, and decodes without trees. Does it pay? A round takes
+ * a pass, and with a drafter the wait for its tree, so that each token takes (pass + wait) / (1 + n_accepted) with
+ * trees, and a pass without. Only where it takes half as long without; and a drafter keeps its last session, whose
+ * trees nobody else delays: whether those pay is its target's to decide. */
+bool gr_pays_to_shed_to_none(const struct gr_round_forecast *from, uint32_t from_active, const struct gr_tree_worth *w);
+
+/* Does a session that was shed to none do better with this drafter, which would draft for it beside to_active others? A
+ * drafter that works for nobody at present has said nothing, and is tried. */
+bool gr_pays_to_draft(const struct gr_round_forecast *to, uint32_t to_active, const struct gr_tree_worth *w);
+
 #endif

@@ -88,6 +88,15 @@ static void pong(struct gr_target *t)
     t->io.send_msg(t->io.ctx, &m);
 }
 
+/* Its drafter works for it no more, and none has come in its place: rounds are plain until one comes. */
+static void detach(struct gr_target *t, uint64_t id)
+{
+    struct session *s = target_find(t, id);
+    if (s != NULL && s->link.attached) {
+        target_drop_drafter(t, s, GR_FALLBACK_NONE);
+    }
+}
+
 void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 {
     switch (m->type) {
@@ -105,6 +114,9 @@ void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_
         return;
     case GR_MSG_CLOSE:
         target_close(t, m->session);
+        return;
+    case GR_MSG_DETACH:
+        detach(t, m->session);
         return;
     case GR_MSG_PING:
         pong(t);

@@ -89,7 +89,8 @@ GR_NODISCARD enum gr_status gr_target_create(const struct gr_target_config *conf
                                              struct gr_target **out);
 void gr_target_destroy(struct gr_target *t);
 
-/* A message from the orchestrator (OPEN, APPEND, TRUNCATE, REFRESH, CLOSE, PING). The message stays the caller's. */
+/* A message from the orchestrator (OPEN, APPEND, TRUNCATE, REFRESH, DETACH, CLOSE, PING). The message stays the
+ * caller's. */
 void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
 /* A frame from a drafter. GR_EFORMAT or GR_EPROTO: the peer broke the protocol (logged); the caller closes the
  * connection and calls gr_target_on_peer_lost(). */

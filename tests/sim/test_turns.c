@@ -94,6 +94,41 @@ static void test_one_that_drains_sends_elsewhere(void **state)
     destroy(&w);
 }
 
+/* A drafter that was told to let go: the round that waits for its tree goes on at once, plain, and so do the next
+ * turn's; a fall-back it is not. One that comes is asked again. */
+static void test_detached(void **state)
+{
+    (void)state;
+    struct world w;
+    uint8_t f[64];
+    create(&w, 24);
+    open_with_drafter(&w);
+    run(&w);
+    assert_int_equal(w.text[1].len, 21); /* it waits */
+    const struct gr_msg detach = {.type = GR_MSG_DETACH, .session = 1};
+    gr_target_on_msg(w.target, &detach, 1000);
+    assert_true(one_pass(&w, 1000));
+    assert_true(one_pass(&w, 1000));
+    assert_int_equal(w.text[1].len, 23);
+    gr_target_on_msg(w.target, &detach, 1000); /* it has none: nothing changes */
+    const struct gr_frame_header h = {.session = 1, .epoch = 1};
+    const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 1000), GR_OK);
+    run(&w);
+    assert_true(w.text[1].len < 30); /* it waits again */
+    gr_target_on_msg(w.target, &detach, 1000);
+    run(&w);
+    assert_int_equal(w.text[1].len, 120);
+    append_to(&w, 1, 1, 120, 3, 5);
+    run(&w);
+    assert_int_equal(w.text[1].len, 128);
+    assert_plain(&w.text[1], 123);
+    assert_int_equal(gr_target_counters(w.target)->n_fallback, 0);
+    gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_DETACH, .session = 5}, 1000);
+    assert_int_equal(w.n_msg[GR_MSG_ERROR], 0);
+    destroy(&w);
+}
+
 static void test_bad_appends(void **state)
 {
     (void)state;
@@ -394,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_three_turns),
         cmocka_unit_test(test_go_on),
         cmocka_unit_test(test_one_that_drains_sends_elsewhere),
+        cmocka_unit_test(test_detached),
         cmocka_unit_test(test_bad_appends),
         cmocka_unit_test(test_truncate_anywhere),
         cmocka_unit_test(test_append_meets_a_pass),

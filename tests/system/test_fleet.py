@@ -317,6 +317,38 @@ def a_signal_sends_what_is_on_its_way_elsewhere():
 
 
 @case
+def an_overloaded_drafter_sheds_sessions_to_none():
+    """Its trees take so long that tokens come sooner without: one session a second goes on plainly, and has trees again
+    when another drafter comes. The slow one keeps a session, whose trees nobody delays, until it is drained."""
+    n, tokens = 4, 500
+    want = plain(GOLDEN[0][0], tokens)
+    with Serve(spawn=False) as s, contextlib.ExitStack() as stack:
+        def start(program, *args, model):
+            k = len(workers(s))
+            stack.enter_context(worker(program, s.folder, s.address, *args, model=model))
+            wait_for(lambda: len(workers(s)) == k + 1, 60)
+            return max(numbers(s, "draft"), default=0)
+        start("graft-target", model=TARGET)
+        slow = start("graft-draft", "--test-delay-us", "40000", model=DRAFT)
+        path = s.folder.path("ids")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(GOLDEN[0][0], f)
+        clients = [s.start(*FIXED, "--prompt-ids", path, tokens=tokens) for _ in range(n)]
+        wait_for(lambda: of(s, slow)["sessions"] == n, 60)
+        wait_for(lambda: of(s, slow)["sessions"] < n, 60)
+        assert f"goes on without a drafter: draft worker {slow} has too much to do" in s.log(), s.log()
+        assert len(s.sessions()) == n and "[fallback]" not in s.log(), s.log()
+        fast = start("graft-draft", model=DRAFT)
+        wait_for(lambda: of(s, fast)["sessions"] > 0, 60)
+        s.graft("worker", "drain", str(slow))
+        for p in clients:
+            out, err = p.communicate(timeout=120 * SLOW)
+            assert p.returncode == 0, err
+            out = json.loads(out)
+            assert out["token_ids"] == want and out["metrics"]["fallbacks"] == 0, out["metrics"]
+
+
+@case
 def turns_wait_for_a_drained_target():
     want = generate("--ignore-eos", "--max-tokens", "20")["token_ids"]
     with fleet(n_target=1, n_draft=0) as s:

@@ -65,7 +65,9 @@ static void on_attach(struct fleet *f, uint32_t worker, const struct gr_msg *m)
 static void on_sent(void *ctx, uint32_t worker, const struct gr_msg *m)
 {
     struct fleet *f = ctx;
-    if (m->type == GR_MSG_OPEN) {
+    if (m->type == GR_MSG_DETACH && f->is_target[worker]) {
+        f->n_told_none[worker]++; /* it has no answer */
+    } else if (m->type == GR_MSG_OPEN) {
         on_open(f, worker, m);
     } else if (m->type == GR_MSG_ATTACH) {
         on_attach(f, worker, m);
@@ -132,6 +134,7 @@ void destroy_fleet(struct fleet *f)
 void join(struct fleet *f, uint32_t worker, enum gr_worker_role role, uint32_t n_slot)
 {
     struct gr_worker_info info = {.role = role, .n_vocab = 100, .n_slot = n_slot, .numerics_id = "cpu"};
+    f->is_target[worker] = role == GR_WORKER_TARGET;
     snprintf(info.address, sizeof(info.address), "w:%u", worker + 1);
     assert_int_equal(gr_orch_join(f->orch, worker, &info, f->now_ns), GR_OK);
 }
@@ -141,7 +144,7 @@ struct gr_session_request usual_request(bool keep_open)
     static const int32_t prompt[] = {5, 6, 7};
     return (struct gr_session_request){.prompt = prompt,
                                        .n_prompt = 3,
-                                       .wishes = {.turn = {.max_tokens = 8},
+                                       .wishes = {.turn = {.max_tokens = 1000},
                                                   .keep_open = keep_open,
                                                   .want_draft = true,
                                                   .n_node = 7,
@@ -165,6 +168,29 @@ struct gr_session_info info_of(const struct fleet *f, uint64_t id)
     return info;
 }
 
+void commit_tree(struct fleet *f, uint64_t id, uint32_t n_draft, uint32_t n_accepted)
+{
+    int32_t token[16];
+    const struct gr_session_info info = info_of(f, id);
+    struct gr_msg m = {.type = GR_MSG_COMMIT,
+                       .session = id,
+                       .commit = {.epoch = info.epoch,
+                                  .round = 1,
+                                  .keep_len = f->len[id],
+                                  .final_len = f->len[id] + n_accepted + 1,
+                                  .ids = {.p = token, .n = n_accepted + 1},
+                                  .n_draft = n_draft,
+                                  .n_accepted = n_accepted}};
+    assert_true(n_accepted < 16);
+    for (uint32_t i = 0; i <= n_accepted; i++) {
+        token[i] = 9;
+        f->hash[id] = gr_hash_extend(f->hash[id], token[i]);
+    }
+    f->len[id] += n_accepted + 1;
+    m.commit.hash = f->hash[id];
+    assert_int_equal(gr_orch_on_msg(f->orch, (uint32_t)info.target, &m, f->now_ns), GR_OK);
+}
+
 void end_turn(struct fleet *f, uint64_t id)
 {
     int32_t token[1] = {9};
@@ -185,7 +211,7 @@ void end_turn(struct fleet *f, uint64_t id)
 void append(struct fleet *f, uint64_t id)
 {
     static const int32_t more[] = {4};
-    const struct gr_turn_request t = {.keep_len = UINT32_MAX, .ids = more, .n_ids = 1, .wishes = {.max_tokens = 8}};
+    const struct gr_turn_request t = {.keep_len = UINT32_MAX, .ids = more, .n_ids = 1, .wishes = {.max_tokens = 1000}};
     assert_int_equal(gr_orch_append(f->orch, id, &t, f->now_ns), GR_OK);
 }
 

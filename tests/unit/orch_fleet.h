@@ -28,10 +28,12 @@ struct fleet {
     } queue[QUEUE];
     int n_queue;
     uint32_t n_open[WORKER_MAX], n_attach[WORKER_MAX]; /* that each worker was asked for */
-    bool full[WORKER_MAX];                             /* a target refuses: it has no room */
-    bool ending[WORKER_MAX];                           /* it is to end, and sends what comes elsewhere */
-    bool deaf[WORKER_MAX];                             /* a drafter cannot reach any target */
-    uint64_t hash[SESSIONS];                           /* of what a session's text is by now; by its number */
+    bool is_target[WORKER_MAX];
+    uint32_t n_told_none[WORKER_MAX]; /* DETACHs of a target: a session has no drafter any more */
+    bool full[WORKER_MAX];            /* a target refuses: it has no room */
+    bool ending[WORKER_MAX];          /* it is to end, and sends what comes elsewhere */
+    bool deaf[WORKER_MAX];            /* a drafter cannot reach any target */
+    uint64_t hash[SESSIONS];          /* of what a session's text is by now; by its number */
     uint32_t len[SESSIONS], epoch[SESSIONS];
     int n_done, n_failed;
     uint32_t place[SESSIONS];   /* in the queue, as told last; by session; 0: it was not */
@@ -51,13 +53,16 @@ void destroy_fleet(struct fleet *f);
 
 void join(struct fleet *f, uint32_t worker, enum gr_worker_role role, uint32_t n_slot);
 
-/* A request of three tokens, eight at most to generate, that wants a drafter. */
+/* A request of three tokens, 1000 at most to generate, that wants a drafter. */
 struct gr_session_request usual_request(bool keep_open);
 
-/* Three tokens of prompt, eight at most to generate, and a drafter is wanted. */
+/* Three tokens of prompt, 1000 at most to generate, and a drafter is wanted. */
 uint64_t open_session(struct fleet *f, bool keep_open);
 
 struct gr_session_info info_of(const struct fleet *f, uint64_t id);
+
+/* The target commits a round with a tree. */
+void commit_tree(struct fleet *f, uint64_t id, uint32_t n_draft, uint32_t n_accepted);
 
 /* The target commits a token, the last one. */
 void end_turn(struct fleet *f, uint64_t id);

@@ -1,5 +1,5 @@
 /* The economics of shedding on a virtual clock: a drafter that several targets share becomes slow and gives sessions to
- * another, takes sessions again when it is as fast as before, and nothing moves to and fro meanwhile. */
+ * another, or to none, takes sessions again when it is as fast as before, and nothing moves to and fro meanwhile. */
 #include "tests/unit/orch_fleet.h"
 
 #define N_TARGET 3
@@ -15,6 +15,7 @@ struct cost {
 struct scene {
     struct fleet *f;
     struct cost cost[WORKER_MAX]; /* more_ns 0: it is not there */
+    uint64_t pass_ns;             /* of each target, whatever it has; 0: it does not tell */
     uint64_t id[N_SESSION];
 };
 
@@ -47,7 +48,7 @@ static void open_all(struct scene *s)
 static void answer_pings(struct scene *s)
 {
     for (uint32_t i = 0; i < N_TARGET; i++) {
-        answer_later(s->f, i, (struct gr_msg){.type = GR_MSG_PONG});
+        answer_later(s->f, i, (struct gr_msg){.type = GR_MSG_PONG, .pong = {.round_ns = s->pass_ns}});
     }
     for (uint32_t i = N_TARGET; i < WORKER_MAX; i++) {
         const struct cost *c = &s->cost[i];
@@ -184,10 +185,111 @@ static void test_noise_moves_nothing(void **state)
     destroy_fleet(s.f);
 }
 
+static uint32_t n_told_none(const struct scene *s)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < N_TARGET; i++) {
+        n += s->f->n_told_none[i];
+    }
+    return n;
+}
+
+/* Session i has had eight trees, which brought i % 4 tokens each. */
+static void learn(struct scene *s)
+{
+    for (int i = 0; i < N_SESSION; i++) {
+        for (int k = 0; k < 8; k++) {
+            commit_tree(s->f, s->id[i], 4, (uint32_t)i % 4);
+        }
+    }
+}
+
+/* The only drafter becomes slow: one session a second goes on without it, those first whose trees bring least, until a
+ * tree comes in time for the others; each target is told, and nothing counts as a fall-back. When it has recovered,
+ * they come back, those first whose trees bring most. */
+static void test_sheds_to_none(void **state)
+{
+    (void)state;
+    static const struct cost usual = {.base_ns = 100000, .more_ns = 10000}, slow = {.base_ns = 0, .more_ns = 1000000};
+    struct scene s;
+    begin(&s);
+    s.pass_ns = 1000000;
+    join_drafter(&s, SHARED, usual);
+    open_all(&s);
+    (void)pass(&s, 2);
+    learn(&s);
+    assert_int_equal(pass(&s, 20), 0);
+    assert_int_equal(held_by(s.f, SHARED), N_SESSION);
+
+    s.cost[SHARED] = slow; /* twelve trees take 12 ms; a pass 1 ms */
+    (void)pass(&s, 1);
+    assert_int_equal(held_by(s.f, SHARED), N_SESSION - 1);
+    (void)pass(&s, 2);
+    for (int i = 0; i < N_SESSION; i++) {
+        const struct gr_session_info info = info_of(s.f, s.id[i]);
+        assert_int_equal(info.drafter, i % 4 == 0 ? -1 : SHARED);
+        assert_true(i % 4 != 0 || strstr(info.undrafted, "draft worker 4 has too much to do") != NULL);
+    }
+    (void)pass(&s, 30);
+    /* With a tree of three tokens it is (1 + n) / 4 ms a token with n trees, and 1 ms without: twice that at n = 7. */
+    const uint32_t left = held_by(s.f, SHARED);
+    assert_in_range(left, 2, 6);
+    assert_int_equal(n_told_none(&s), N_SESSION - left);
+    for (int i = 3; i < N_SESSION; i += 4) {
+        assert_int_equal(info_of(s.f, s.id[i]).drafter, SHARED);
+    }
+    assert_int_equal(pass(&s, 60), 0);
+    assert_int_equal(held_by(s.f, SHARED), left);
+
+    s.cost[SHARED] = usual;
+    (void)pass(&s, 1);
+    assert_int_equal(held_by(s.f, SHARED), left + 1);
+    (void)pass(&s, 30);
+    assert_int_equal(held_by(s.f, SHARED), N_SESSION - N_SESSION / 4); /* a quarter has trees that bring nothing */
+    assert_int_equal(pass(&s, 60), 0);
+    for (int i = 0; i < N_SESSION; i++) {
+        assert_int_equal(info_of(s.f, s.id[i]).n_fallback, 0);
+        assert_false(info_of(s.f, s.id[i]).drafter_failed);
+    }
+    destroy_fleet(s.f);
+}
+
+/* One that was shed to none stays so over its turns while trees do not pay, and is given to a drafter that comes. */
+static void test_none_until_another_comes(void **state)
+{
+    (void)state;
+    static const struct cost slow = {.base_ns = 0, .more_ns = 4000000}, fast = {.base_ns = 100000, .more_ns = 10000};
+    struct scene s;
+    begin(&s);
+    s.pass_ns = 1000000;
+    join_drafter(&s, SHARED, slow);
+    open_all(&s);
+    (void)pass(&s, 1);
+    assert_int_equal(held_by(s.f, SHARED), N_SESSION); /* what trees bring is not known yet */
+    learn(&s);
+    (void)pass(&s, 30);
+    assert_int_equal(held_by(s.f, SHARED), 1);
+    end_turn(s.f, s.id[0]);
+    settle(s.f);
+    append(s.f, s.id[0]);
+    settle(s.f);
+    assert_int_equal(info_of(s.f, s.id[0]).drafter, -1);
+    const uint64_t fresh = open_session(s.f, false); /* what its trees would bring is not known */
+    settle(s.f);
+    assert_int_equal(info_of(s.f, fresh).drafter, SHARED);
+    join_drafter(&s, SPARE, fast);
+    settle(s.f);
+    assert_int_equal(info_of(s.f, s.id[0]).drafter, SPARE);
+    assert_true(held_by(s.f, SPARE) >= N_SESSION - 1);
+    assert_int_equal(s.f->n_failed, 0);
+    destroy_fleet(s.f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sheds_and_takes_again),
                                        cmocka_unit_test(test_new_turns_follow_the_load),
-                                       cmocka_unit_test(test_noise_moves_nothing)};
+                                       cmocka_unit_test(test_noise_moves_nothing), cmocka_unit_test(test_sheds_to_none),
+                                       cmocka_unit_test(test_none_until_another_comes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

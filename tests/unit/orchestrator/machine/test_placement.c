@@ -110,6 +110,37 @@ static void test_shedding(void **state)
     assert_false(gr_pays_to_shed(&unknown, 9, &unknown, 0));
 }
 
+/* To none where a token takes half as long without trees, or less; back where it takes no longer with them. What lies
+ * between moves nothing. */
+static void test_shedding_to_none(void **state)
+{
+    (void)state;
+    const struct gr_round_forecast busy = {.n_active = 4, .round_ns = 5000, .more_ns = 1000}; /* 4000 at present */
+    const struct gr_round_forecast unknown = {0};
+    const struct gr_tree_worth two = {.pass_ns = 800, .n_accepted = 2.0}; /* (800 + 4000) / 3 = 1600 */
+    struct gr_tree_worth w = two;
+    assert_true(gr_pays_to_shed_to_none(&busy, 4, &w));
+    assert_false(gr_pays_to_shed_to_none(&busy, 3, &w)); /* (800 + 3000) / 3 */
+    assert_false(gr_pays_to_draft(&busy, 3, &w));
+    assert_false(gr_pays_to_draft(&busy, 1, &w)); /* (800 + 2000) / 3 = 933 */
+    assert_true(gr_pays_to_draft(&busy, 0, &w));  /* (800 + 1000) / 3 = 600 */
+    w.n_accepted = 2.1;
+    assert_false(gr_pays_to_shed_to_none(&busy, 4, &w));
+    w = two;
+    w.pass_ns = 801;
+    assert_false(gr_pays_to_shed_to_none(&busy, 4, &w));
+    w.pass_ns = 0; /* not known */
+    assert_false(gr_pays_to_shed_to_none(&busy, 4, &w));
+    const struct gr_round_forecast slow = {.n_active = 1, .round_ns = 2e9, .more_ns = 1e9};
+    assert_false(gr_pays_to_shed_to_none(&slow, 1, &two)); /* the last one stays */
+    assert_true(gr_pays_to_shed_to_none(&slow, 2, &two));
+    assert_false(gr_pays_to_shed_to_none(&unknown, 9, &two));
+    assert_true(gr_pays_to_draft(&unknown, 0, &two)); /* it is tried */
+    const struct gr_tree_worth useless = {.pass_ns = 800};
+    assert_true(gr_pays_to_shed_to_none(&busy, 2, &useless));
+    assert_false(gr_pays_to_draft(&busy, 0, &useless));
+}
+
 /* The index against a plain list, numbers growing as the machine's do, with some that live long. */
 static void test_index(void **state)
 {
@@ -162,7 +193,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nobody),   cmocka_unit_test(test_order_of_reasons),
         cmocka_unit_test(test_forecast), cmocka_unit_test(test_slow_worker_gets_fewer),
-        cmocka_unit_test(test_shedding), cmocka_unit_test(test_index),
+        cmocka_unit_test(test_shedding), cmocka_unit_test(test_shedding_to_none),
+        cmocka_unit_test(test_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
