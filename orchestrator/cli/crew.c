@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -78,6 +79,26 @@ static enum gr_status read_list(const struct gr_options *o, const struct source 
     return GR_OK;
 }
 
+/* A list of the option is for all, or has one for each worker, or one for each rank of all. Of a target that is alone
+ * plan.c tells what is wrong. */
+static enum gr_status check_devices(const struct source *s)
+{
+    char text[GR_DEVICES_TEXT], ranks[64] = "";
+    const int n = s->devices.n;
+    if (n <= 1 || n == s->count || n == s->count * s->tp || (s->splits && s->count == 1)) {
+        return GR_OK;
+    }
+    if (s->tp > 1) {
+        snprintf(ranks, sizeof(ranks), ", or one for each rank (%" PRId64 ", with -tp %" PRId64 ")", s->count * s->tp,
+                 s->tp);
+    }
+    gr_devices_text(&s->devices, text, sizeof(text));
+    log_error("--%s %s: %d devices for %" PRId64 " worker%s (--%s); name one for all, or one for each%s",
+              gr_option_rows[s->device_row].name, text, n, s->count, s->count == 1 ? "" : "s",
+              gr_option_rows[s->count_row].name, ranks);
+    return GR_EINVAL;
+}
+
 static enum gr_status read_role(const struct gr_options *o, const struct source *s, struct gr_crew_role *out)
 {
     const struct gr_option *count = &gr_option_rows[s->count_row];
@@ -89,8 +110,10 @@ static enum gr_status read_role(const struct gr_options *o, const struct source 
     if (s->list->n > 0) {
         return read_list(o, s, out);
     }
+    GR_TRY(check_devices(s));
+    const int64_t n_each = s->devices.n == s->count ? 1 : s->tp;
     for (int64_t i = 0; i < s->count; i++) {
-        const struct gr_devices own = gr_devices_deal(&s->devices, s->tp, i, s->count);
+        const struct gr_devices own = gr_devices_deal(&s->devices, n_each, i, s->count);
         GR_TRY(add(count->name, &own, 0, out));
     }
     return GR_OK;
@@ -130,7 +153,7 @@ enum gr_status gr_crew_read(const struct gr_options *o, bool several, struct gr_
                                  .device_row = GR_OPTION_draft_device,
                                  .count = o->n_draft,
                                  .tp = 1,
-                                 .devices = {.device = {o->draft_device}, .n = 1}};
+                                 .devices = o->draft_device};
     *out = (struct gr_crew){0};
     GR_TRY(read_role(o, &target, &out->target));
     GR_TRY(read_role(o, &draft, &out->draft));

@@ -17,9 +17,10 @@ struct gr_crew {
     struct gr_crew_role target, draft;
 };
 
-/* A list's devices are dealt out to the workers of its item in turn; without one it is that of the role's option.
- * several: this command can start more than one of a role. GR_EINVAL (logged): it cannot, a worker is on another host,
- * list and option both say it, or together they are more than an orchestrator takes. */
+/* A list's devices are dealt out to the workers of its item in turn; without one it is that of the role's option, which
+ * is one for all, or one for each worker or each rank, in order. several: this command can start more than one of a
+ * role. GR_EINVAL (logged): it cannot, a worker is on another host, list and option both say it, the option names too
+ * many devices or too few, or together they are more than an orchestrator takes. */
 GR_NODISCARD enum gr_status gr_crew_read(const struct gr_options *o, bool several, struct gr_crew *out);
 
 /* One target, and at most one drafter. */

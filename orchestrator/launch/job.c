@@ -82,8 +82,8 @@ static const struct gr_launch_rank *own_role(const struct gr_job *j)
 struct gr_devices gr_job_devices(const struct gr_job *j)
 {
     const struct gr_launch_rank *own = own_role(j);
-    const struct gr_devices draft = {.device = {j->o.draft_device}, .n = 1};
-    return own->devices.n > 0 ? own->devices : own->role == GR_LAUNCH_TARGET ? j->o.target_device : draft;
+    const bool target = own->role == GR_LAUNCH_TARGET;
+    return own->devices.n > 0 ? own->devices : target ? j->o.target_device : j->o.draft_device;
 }
 
 int gr_job_tp(const struct gr_job *j)

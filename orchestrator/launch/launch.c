@@ -62,13 +62,11 @@ static enum gr_status check_devices(const struct gr_job *j)
 static enum gr_status plan_worker(struct gr_job *j)
 {
     struct gr_options *o = &j->o;
-    const struct gr_devices target = o->target_device;
-    const int draft = o->draft_device;
+    const struct gr_devices target = o->target_device, draft = o->draft_device;
     const char *tuned = o->tuned;
     const bool require_tuned = o->require_tuned;
     o->targets.n = o->drafts.n = 0; /* the roles have taken them */
-    o->target_device = (struct gr_devices){.device = {GR_DEVICE_CPU}, .n = 1};
-    o->draft_device = GR_DEVICE_CPU;
+    o->target_device = o->draft_device = (struct gr_devices){.device = {GR_DEVICE_CPU}, .n = 1};
     o->tuned = NULL;
     o->require_tuned = false;
     const enum gr_status st = j->who.rank == 0 ? GR_OK : gr_plan_local(o, &j->plan);

@@ -116,7 +116,7 @@ static struct gr_draft_options draft_options(const struct gr_options *o)
                                      .ship_raw = o->ship_features == GR_FEATURES_RAW,
                                      .capture_layers = o->capture_layers,
                                      .join = o->join,
-                                     .device = o->draft_device,
+                                     .device = gr_devices_of(&o->draft_device, 0),
                                      .spin_ms = (int)o->spin_ms,
                                      .geometry = o->geometry,
                                      .dtype = o->dtype,

@@ -187,6 +187,8 @@ def a_list_says_how_many_serve_starts():
     for args, words in ((("--n-target", "2"), "without --spawn"),
                         (("--spawn", "--model", TARGET, "--n-draft", "2"), "no draft model is named"),
                         (("--spawn", "--model", TARGET, "--n-target", "2", "--transport", "loop"), "is one target"),
+                        (("--spawn", "--model", TARGET, "--n-target", "2", "--target-device", "cpu,cpu,cpu"),
+                         "3 devices for 2 workers (--n-target)"),
                         (("--spawn", "--model", TARGET, "--n-target", "2", "--config", path), "both say how many")):
         done = run("serve", "--control", "127.0.0.1:0", *args, env=folder.env())
         assert done.returncode == 2, (args, done.returncode, done.stderr)

@@ -42,8 +42,9 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
         log_error("--model and --join (or GRAFT_MODEL, GRAFT_JOIN) are needed; see %s --help", called);
         return 2;
     }
-    const int64_t n_rank = worker == GR_CMD_TARGET ? o->tensor_parallel_size : 1;
-    if (gr_devices_check("--device", &o->device, n_rank) != GR_OK) {
+    const bool is_target = worker == GR_CMD_TARGET;
+    if (gr_devices_check("--device", &o->device, is_target ? o->tensor_parallel_size : 1) != GR_OK ||
+        (is_target && gr_devices_check("--draft-device", &o->draft_device, 1) != GR_OK)) {
         return 2;
     }
     if (!gr_joined_is_child() || getenv("GRAFT_SUPERVISED") != NULL) {

@@ -104,6 +104,52 @@ static void test_groups(void **state)
     assert_int_equal(gr_crew_shared_gpu(&crew), 1);
 }
 
+/* An option's list: one for each worker, one for each rank of all, or one for all. */
+static void test_option_lists(void **state)
+{
+    (void)state;
+    begin();
+    set("n-target", "2");
+    set("n-draft", "3");
+    set("target-device", "cuda:4,cuda:1");
+    set("draft-device", "cuda:0,cpu,cuda:7");
+    assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
+    assert_true(crew.target.n == 2 && crew.draft.n == 3);
+    static const int target[] = {4, 1}, draft[] = {0, GR_DEVICE_CPU, 7};
+    for (int i = 0; i < 3; i++) {
+        assert_true(crew.draft.devices[i].n == 1 && crew.draft.devices[i].device[0] == draft[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_true(crew.target.devices[i].n == 1 && crew.target.devices[i].device[0] == target[i]);
+    }
+    begin();
+    set("n-target", "2");
+    set("tensor-parallel-size", "2");
+    set("target-device", "cuda:0,cuda:1,cuda:2,cuda:3");
+    assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(crew.target.devices[i / 2].n, 2);
+        assert_int_equal(crew.target.devices[i / 2].device[i % 2], i);
+    }
+    begin();
+    set("n-target", "2");
+    set("tensor-parallel-size", "2");
+    set("target-device", "cpu,cpu"); /* each for the ranks of one */
+    assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
+    assert_true(crew.target.devices[1].n == 1 && crew.target.devices[1].device[0] == GR_DEVICE_CPU);
+    begin();
+    set("n-target", "2");
+    set("target-device", "cuda:0,cuda:1,cuda:2");
+    refused(true,
+            "--target-device cuda:0,cuda:1,cuda:2: 3 devices for 2 workers (--n-target); name one for all, or one "
+            "for each");
+    set("tensor-parallel-size", "2");
+    refused(true, "one for each, or one for each rank (4, with -tp 2)");
+    begin();
+    set("draft-device", "cuda:0,cuda:1");
+    refused(true, "--draft-device cuda:0,cuda:1: 2 devices for 1 worker (--n-draft)");
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -131,6 +177,7 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_lists),
-                                       cmocka_unit_test(test_groups), cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_groups), cmocka_unit_test(test_option_lists),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
