@@ -3,7 +3,7 @@
 #define GR_BENCH_COSTS_FILE_H
 
 #include "common/base/status.h"
-#include "simulate/costs.h"
+#include "bench/simulate/costs.h"
 
 #define GR_COSTS_ABOUT_MAX 256
 

@@ -1,14 +1,14 @@
-/* graft-bench simulate: the real state machines of a whole fleet on a virtual clock (simulate/fleet.h), with costs that
- * were measured (bench/costs_file.h): what so many workers would make of so many sessions, and what limits them first.
- */
+/* graft-bench simulate: the real state machines of a whole fleet on a virtual clock (bench/simulate/fleet.h), with
+ * costs that were measured (bench/costs_file.h). It tells what a number of workers would make of a number of sessions,
+ * and what would limit them first. */
 #include "bench/bench.h"
 #include "bench/costs_file.h"
 #include "bench/paths.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
-#include "simulate/fleet.h"
-#include "simulate/orch_cost.h"
+#include "bench/simulate/fleet.h"
+#include "bench/simulate/orch_cost.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #define GR_TESTS_SIM_SIM_INTERNAL_H
 
 #include "draft_worker/compute/grower.h"
-#include "simulate/events.h"
+#include "bench/simulate/events.h"
 #include "target_worker/compute/verifier.h"
 #include "tests/sim/sim.h"
 

@@ -1,5 +1,5 @@
 /* Simulated fleets whose figures are known beforehand. */
-#include "simulate/fleet.h"
+#include "bench/simulate/fleet.h"
 
 #include <math.h>
 #include <setjmp.h>

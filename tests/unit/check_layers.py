@@ -76,8 +76,8 @@ ROOMS = {
     # Ranks of a job: stands on the command line.
     "orchestrator/launch": ["common/base", "common/options", "common/process", "orchestrator/cli", "transport", "transport/connect"],
     # Fleets on a virtual clock: what processes and sockets are to the machines otherwise.
-    "simulate": [*RULES, "draft_worker/compute", "draft_worker/machine", "model", "orchestrator/machine",
-                 "target_worker/compute", "target_worker/machine"],
+    "bench/simulate": [*RULES, "draft_worker/compute", "draft_worker/machine", "model", "orchestrator/machine",
+                       "target_worker/compute", "target_worker/machine"],
     "bench/options": ["common/base", "common/options", "common/protocol", "common/rules"],
     # The mains. The co-located pair stands above both workers.
     "orchestrator/programs": ["bench/options", "common/base", "common/options", "common/process", "common/protocol", "draft_worker", "orchestrator/cli",
@@ -93,7 +93,7 @@ def read(name):
 
 
 def sources():
-    for top in ("common", "kernels", "model", "transport", "target_worker", "draft_worker", "orchestrator", "simulate", "bench"):
+    for top in ("common", "kernels", "model", "transport", "target_worker", "draft_worker", "orchestrator", "bench"):
         for folder, _, names in os.walk(os.path.join(ROOT, top)):
             for n in sorted(names):
                 if n.endswith(ENDINGS):

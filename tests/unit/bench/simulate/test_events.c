@@ -1,5 +1,5 @@
 /* The queue of events, against one that is searched from end to end. */
-#include "simulate/events.h"
+#include "bench/simulate/events.h"
 
 #include "common/rules/hash.h"
 

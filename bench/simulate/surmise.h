@@ -1,8 +1,8 @@
 /* What a draft model knows of its target, as it was measured: in a context it is sure of its first child to some degree
  * (a class), and is right so often. The levels of a tree differ, since a level is reached only where the levels before
  * were right, and a model that was right once is more likely to be right again. Pure. */
-#ifndef GR_SIMULATE_SURMISE_H
-#define GR_SIMULATE_SURMISE_H
+#ifndef GR_BENCH_SIMULATE_SURMISE_H
+#define GR_BENCH_SIMULATE_SURMISE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "simulate/curve.h"
+#include "bench/simulate/curve.h"
 
 double gr_curve_at(const struct gr_curve *c, double x)
 {

@@ -1,14 +1,14 @@
 /* Shared by the files of the fleet. They stand on each other in this order: fleet_link.c (what is on its way),
  * fleet_worker.c (targets and drafters), fleet_orch.c (the orchestrator and its clients), fleet.c (time). */
-#ifndef GR_SIMULATE_FLEET_INTERNAL_H
-#define GR_SIMULATE_FLEET_INTERNAL_H
+#ifndef GR_BENCH_SIMULATE_FLEET_INTERNAL_H
+#define GR_BENCH_SIMULATE_FLEET_INTERNAL_H
 
 #include "draft_worker/compute/grower.h"
 #include "draft_worker/machine/drafter.h"
 #include "orchestrator/machine/orch.h"
-#include "simulate/events.h"
-#include "simulate/fleet.h"
-#include "simulate/sim_lm.h"
+#include "bench/simulate/events.h"
+#include "bench/simulate/fleet.h"
+#include "bench/simulate/sim_lm.h"
 #include "target_worker/compute/verifier.h"
 #include "target_worker/machine/target.h"
 

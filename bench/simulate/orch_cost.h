@@ -1,7 +1,7 @@
 /* What the orchestrator's machine takes of this computer's CPU for rounds: it alone, fed with the COMMITs of so many
  * targets and sessions, one token each, as they come on a link. No socket, no client. */
-#ifndef GR_SIMULATE_ORCH_COST_H
-#define GR_SIMULATE_ORCH_COST_H
+#ifndef GR_BENCH_SIMULATE_ORCH_COST_H
+#define GR_BENCH_SIMULATE_ORCH_COST_H
 
 #include "common/base/status.h"
 

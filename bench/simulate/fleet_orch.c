@@ -1,5 +1,5 @@
 /* The orchestrator's one thread, which takes up what has come batch by batch, and its clients. */
-#include "simulate/fleet_internal.h"
+#include "bench/simulate/fleet_internal.h"
 
 #include "common/base/log.h"
 #include "common/rules/hash.h"

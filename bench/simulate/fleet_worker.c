@@ -1,5 +1,5 @@
 /* Targets and drafters: their machines and compute parts, on devices that take what was measured. */
-#include "simulate/fleet_internal.h"
+#include "bench/simulate/fleet_internal.h"
 
 #include "common/base/log.h"
 

@@ -1,7 +1,7 @@
 /* What is going to happen, by time: a heap of events of one size. Of those due at one time the one that was pushed
  * first comes first, so a run replays. */
-#ifndef GR_SIMULATE_EVENTS_H
-#define GR_SIMULATE_EVENTS_H
+#ifndef GR_BENCH_SIMULATE_EVENTS_H
+#define GR_BENCH_SIMULATE_EVENTS_H
 
 #include <stdbool.h>
 #include <stddef.h>

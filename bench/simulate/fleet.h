@@ -3,11 +3,11 @@
  * worth from how well they were measured to surmise (surmise.h). Everything else is what the machines decide. The same
  * seed gives the same run; only the times that the orchestrator's machine really takes (gr_fleet_real) are those of
  * the computer that simulates. */
-#ifndef GR_SIMULATE_FLEET_H
-#define GR_SIMULATE_FLEET_H
+#ifndef GR_BENCH_SIMULATE_FLEET_H
+#define GR_BENCH_SIMULATE_FLEET_H
 
 #include "common/base/status.h"
-#include "simulate/costs.h"
+#include "bench/simulate/costs.h"
 
 #include <stdbool.h>
 

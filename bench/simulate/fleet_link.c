@@ -1,6 +1,6 @@
 /* What is on its way: frames over data connections, messages over control links. Each sender's end is busy for as long
  * as the bytes take; links keep their order. */
-#include "simulate/fleet_internal.h"
+#include "bench/simulate/fleet_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-#include "simulate/fleet.h"
+#include "bench/simulate/fleet.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rules/hash.h"
-#include "simulate/fleet_internal.h"
+#include "bench/simulate/fleet_internal.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "simulate/sim_lm.h"
+#include "bench/simulate/sim_lm.h"
 
 #include "common/base/zeroed.h"
 #include "common/rules/bf16.h"

@@ -1,4 +1,4 @@
-#include "simulate/surmise.h"
+#include "bench/simulate/surmise.h"
 
 #include "common/base/status.h"
 #include "common/rules/hash.h"

@@ -1,6 +1,6 @@
 /* Curves, and what a simulated draft model knows: as often right as it was measured to be. */
-#include "simulate/curve.h"
-#include "simulate/surmise.h"
+#include "bench/simulate/curve.h"
+#include "bench/simulate/surmise.h"
 
 #include "common/rules/hash.h"
 

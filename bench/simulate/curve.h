@@ -1,7 +1,7 @@
 /* A measured curve, by points: linear between them. Before the first point it is that one's value; beyond the last it
  * goes on in proportion, as passes do that read the weights once more for every so many rows. */
-#ifndef GR_SIMULATE_CURVE_H
-#define GR_SIMULATE_CURVE_H
+#ifndef GR_BENCH_SIMULATE_CURVE_H
+#define GR_BENCH_SIMULATE_CURVE_H
 
 #define GR_CURVE_POINT_MAX 32
 

@@ -1,4 +1,4 @@
-#include "simulate/events.h"
+#include "bench/simulate/events.h"
 
 #include "common/base/status.h"
 

@@ -1,4 +1,4 @@
-#include "simulate/orch_cost.h"
+#include "bench/simulate/orch_cost.h"
 
 #include "common/base/log.h"
 #include "common/rules/hash.h"

@@ -1,9 +1,9 @@
 /* What things take in a simulation: what workers have measured of themselves, as numbers. Times in ns. */
-#ifndef GR_SIMULATE_COSTS_H
-#define GR_SIMULATE_COSTS_H
+#ifndef GR_BENCH_SIMULATE_COSTS_H
+#define GR_BENCH_SIMULATE_COSTS_H
 
-#include "simulate/curve.h"
-#include "simulate/surmise.h"
+#include "bench/simulate/curve.h"
+#include "bench/simulate/surmise.h"
 
 #include <stdint.h>
 

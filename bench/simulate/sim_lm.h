@@ -2,11 +2,11 @@
  * number as well as it was measured to know it (surmise.h). Both follow the tokens of a row through the KV cells that
  * the row may see, so they need the machines to be right about KV, and take a time that does not grow with contexts.
  * What a pass would take is counted, not waited for. */
-#ifndef GR_SIMULATE_SIM_LM_H
-#define GR_SIMULATE_SIM_LM_H
+#ifndef GR_BENCH_SIMULATE_SIM_LM_H
+#define GR_BENCH_SIMULATE_SIM_LM_H
 
 #include "model/lm.h"
-#include "simulate/surmise.h"
+#include "bench/simulate/surmise.h"
 
 #define GR_SIM_FEATURE_BYTES 8 /* of a row of FEATURES */
 
