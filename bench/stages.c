@@ -447,24 +447,18 @@ static enum gr_status open_group(struct stage *s, const struct stage_options *o,
     return gr_rank_group_open(&o->ranks, &hf, c, &s->group);
 }
 
+/* Fields that the configuration of a target and that of a head have in common. */
+#define CONFIG_OF_BOTH(s, o, n_block)                                                                            \
+    .isa = (o)->isa, .n_thread = (o)->n_thread, .n_ctx_max = (s)->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, \
+    .n_out_max = 64, .n_pool_block = (n_block), .n_scratch_block = 4, .geometry = (o)->geometry,                 \
+    .geometry_positions = (o)->n_folder_pos > 0, .tuned = (o)->tuned, .n_seq_max = 1
+
 static enum gr_status create_target(struct stage *s, const struct stage_options *o)
 {
     const int n_block = (s->n_context + N_ROW_MAX) / GR_KV_BLOCK_TOKENS + 1;
     const size_t n_rank = (size_t)o->ranks.n_rank;
-    struct gr_llama_config c = {.dir = o->model,
-                                .isa = o->isa,
-                                .n_thread = o->n_thread,
-                                .head_dir = o->head,
-                                .n_ctx_max = s->n_context + N_ROW_MAX,
-                                .n_row_max = N_ROW_MAX,
-                                .n_out_max = 64,
-                                .n_pool_block = n_block,
-                                .n_scratch_block = 4,
-                                .geometry = o->geometry,
-                                .geometry_positions = o->n_folder_pos > 0,
-                                .tuned = o->tuned,
-                                .no_chain = o->no_chain,
-                                .n_seq_max = 1};
+    struct gr_llama_config c = {
+        .dir = o->model, .head_dir = o->head, .no_chain = o->no_chain, CONFIG_OF_BOTH(s, o, n_block)};
     if (n_rank > 1) {
         GR_TRY(open_group(s, o, &c));
     }
@@ -486,20 +480,8 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
 static enum gr_status create_head(struct stage *s, const struct stage_options *o)
 {
     const int n_block = (s->n_context + N_ROW_MAX) / GR_KV_BLOCK_TOKENS + 1;
-    const struct gr_eagle3_config c = {.dir = o->head,
-                                       .target_dir = o->model,
-                                       .isa = o->isa,
-                                       .n_thread = o->n_thread,
-                                       .n_ctx_max = s->n_context + N_ROW_MAX,
-                                       .n_row_max = N_ROW_MAX,
-                                       .n_out_max = 64,
-                                       .n_pool_block = n_block,
-                                       .n_scratch_block = 4,
-                                       .geometry = o->geometry,
-                                       .geometry_positions = o->n_folder_pos > 0,
-                                       .tuned = o->tuned,
-                                       .n_seq_max = 1,
-                                       .n_state = 2 * N_TREE_MAX};
+    const struct gr_eagle3_config c = {
+        .dir = o->head, .target_dir = o->model, .n_state = 2 * N_TREE_MAX, CONFIG_OF_BOTH(s, o, n_block)};
     GR_TRY(gr_eagle3_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, name_of(o, o->head)));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
