@@ -1,8 +1,8 @@
-/* Many sessions at once at a running orchestrator, all of one client: one connection carries them. What `graft-bench
- * clients' measures with. One thread.
+/* Many sessions of one client at once, on one connection to a running orchestrator. `graft-bench clients' measures with
+ * them. One thread.
  *
- * A run has two turns. In the first every session's prompt is computed and one token comes; when the last one has it,
- * all are asked for max_tokens more at once, so that prompts and decoding do not mix in what is measured. */
+ * A run has two turns. In the first one every session's prompt is computed and brings one token. When all have theirs,
+ * all sessions are asked for max_tokens more at once: no prompt is computed in the time that is measured. */
 #ifndef GR_BENCH_CROWD_H
 #define GR_BENCH_CROWD_H
 
@@ -18,9 +18,9 @@ struct gr_crowd_session {
     int32_t *token;    /* (max_tokens), of the second turn; borrowed from the crowd */
     uint64_t *when_ns; /* (max_tokens): when each came */
     uint32_t n_token;
-    uint64_t asked_ns, first_ns;       /* of the first turn: when it was asked for, when its token came */
-    bool undrafted;                    /* a drafter was there that did not work for it, in the second turn */
-    uint64_t drafter_ns;               /* of the waits for trees in the second turn, the drafter's own time */
+    uint64_t asked_ns, first_ns; /* when the first turn was asked for, and when its token came */
+    bool undrafted;              /* in the second turn no drafter worked for it, though one was there */
+    uint64_t drafter_ns;         /* the drafter's own time, which is a part of the second turn's waits for trees */
     struct gr_session_metrics metrics; /* of the second turn */
 };
 
@@ -31,7 +31,7 @@ struct gr_crowd {
     uint32_t max_tokens;
     double temperature;
     int n_max;
-    struct gr_crowd_session *session; /* owned, (n_max): those of the last run are the first n */
+    struct gr_crowd_session *session; /* owned, (n_max): the first n are those of the last run */
     int32_t *token;                   /* owned */
     uint64_t *when_ns;                /* owned */
     int n;
@@ -42,7 +42,7 @@ struct gr_crowd {
     bool closes;  /* turns are over */
     int n_asked, n_answered, n_running, n_open;
     uint64_t n_token;
-    /* what the orchestrator listed in the middle of the second turn */
+    /* the orchestrator's list of workers, asked for in the middle of the second turn */
     bool listed;
     int n_target, n_drafter;
     char shares[GR_CROWD_SHARE_MAX]; /* "targets 4 4, drafters 8": sessions of each worker */
@@ -54,20 +54,23 @@ struct gr_crowd {
  * while nobody listens. Logged; gr_crowd_end() is legal afterwards. */
 GR_NODISCARD enum gr_status gr_crowd_begin(struct gr_crowd *c, const char *address, int patience_ms, int n_max,
                                            uint32_t max_tokens, double temperature);
-/* Until so many workers have joined. GR_ETIMEDOUT (logged): they have not within so many seconds. */
+/* Waits until n_target targets and n_drafter drafters have joined. GR_ETIMEDOUT (logged): they have not within within_s
+ * seconds. */
 GR_NODISCARD enum gr_status gr_crowd_await(struct gr_crowd *c, int n_target, int n_drafter, int within_s);
-/* n sessions of prompts i_prompt, i_prompt + 1, ... (round the set) until all are over; all are closed then. A session
- * that was refused or has failed is GR_EINVAL (the first one is logged), and the others are waited for. */
+/* Runs n sessions, with the prompts i_prompt, i_prompt + 1, ... of the set, which begins anew after its last one.
+ * Returns when all of them are over and closed. GR_EINVAL: a session was refused or has failed; the first such one is
+ * logged. */
 GR_NODISCARD enum gr_status gr_crowd_run(struct gr_crowd *c, const struct gr_prompt_set *prompts, int i_prompt, int n,
                                          const struct gr_group_tree *tree);
 void gr_crowd_end(struct gr_crowd *c);
 
-/* Of a run: how many tokens came in which time. */
+/* The tokens of a run, and the time in which they came. */
 struct gr_crowd_window {
-    double seconds, tokens; /* while all decode: from the last one's first token to the first one's last token; seconds
-                             * 0: there was no such time */
-    double all_seconds, all_tokens; /* from the first token of any to the last of any, that first one not counted */
-    double least;                   /* tokens/s of the slowest session over its own time; 0: it has none */
+    double seconds, tokens; /* while all decode: from the moment when every session has its first token to the moment
+                             * when one has its last; seconds 0: there was no such time */
+    double all_seconds,
+        all_tokens; /* from the first token of any session to the last of any; the first is not counted */
+    double least;   /* tokens/s of the slowest session over its own time; 0: it has none */
 };
 /* Each has two tokens or more. */
 struct gr_crowd_window gr_crowd_window(const struct gr_crowd_session *s, int n);

@@ -2,7 +2,7 @@
 #ifndef GR_BENCH_SWEEP_CAPACITY_H
 #define GR_BENCH_SWEEP_CAPACITY_H
 
-/* What one client gets where so many are served. */
+/* The speed that one client gets when n_client are served. */
 struct gr_capacity_point {
     double n_client;
     double speed; /* tokens/s of one client, above 0 */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_SERIES_MAX 64 /* lines of a picture; what is beyond is left out, and said */
+#define N_SERIES_MAX 64 /* lines of a picture; further ones are left out, and a message says so */
 
 struct xy {
     double x, y;
@@ -132,7 +132,7 @@ static enum gr_status draw(const struct gr_sweep *s, const struct gr_point *poin
 
 /* ---- cost by hosts ---- */
 
-/* Device seconds of a thousand tokens at the cheapest fleet of so many hosts; NAN: none was measured. */
+/* Device seconds of a thousand tokens, of the cheapest fleet with that number of hosts; NAN: none was measured. */
 static double cost_at(const struct gr_point *point, int n, enum gr_point_mode mode, int n_host, int n_session)
 {
     double least = NAN;

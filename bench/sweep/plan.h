@@ -62,7 +62,7 @@ bool gr_fleet_place(const struct gr_fleet *f, const struct gr_sweep_site *site,
                     struct gr_place place[static GR_FLEET_WORKER_MAX], char *why);
 /* Is `other' a fleet that `f' is to be compared with: whole, on as many hosts, and of as many devices? */
 bool gr_fleet_is_beside(const struct gr_fleet *f, const struct gr_fleet *other);
-/* Why a fleet that can run cannot have so many sessions; empty: it can. */
+/* Why a fleet that can run has no room for n_session sessions; empty: it has. */
 void gr_fleet_refuses(const struct gr_fleet *f, int n_session, char why[static GR_FLEET_WHY_MAX]);
 
 #endif

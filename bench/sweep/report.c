@@ -96,7 +96,7 @@ static double over_rival(const struct report *r, const struct gr_point *p, enum 
     return rival != NULL && p->n_run > 0 ? p->speed / rival->speed : NAN;
 }
 
-/* What is to be known of a figure. */
+/* The note of a row: what a reader has to know of its figures. */
 static void print_note(struct gr_table *t, const struct gr_point *p)
 {
     char together[96] = "", undrafted[64] = "", note[sizeof(p->why) + 200];

@@ -198,7 +198,7 @@ static enum gr_status live_once(struct gr_sweep *s, int i, int rep, enum fate *f
     return GR_OK;
 }
 
-/* A fleet of which nothing came is not started again in the next repetition. */
+/* A fleet that gave no result is not started again in the next repetition. */
 static enum gr_status run(struct gr_sweep *s)
 {
     static enum fate fate[GR_FLEET_MAX];

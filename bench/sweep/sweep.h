@@ -27,7 +27,7 @@ struct gr_sweep {
     struct gr_store store;
 };
 
-/* One life of a fleet: what is to be measured, and what was. */
+/* One life of a fleet: the runs that are to be measured, and those that were. */
 struct gr_sweep_life {
     const struct gr_fleet *fleet;
     int repeat;
