@@ -13,13 +13,13 @@
 #define US_MAX 1e9
 #define X_MAX 1e7
 
-/* What is being read, for messages. */
+/* The file that is being read, which messages name. */
 struct reader {
     const char *path;
     json_t *root;
 };
 
-/* An object of the file, under the name that messages have. */
+/* An object of the file, with its name. */
 struct part {
     const struct reader *r;
     const char *name;
@@ -99,25 +99,31 @@ static enum gr_status take_curve(const struct part *p, const char *key, struct g
 
 static enum gr_status take_target(const struct reader *r, struct gr_target_costs *out)
 {
-    static const char *const keys[] = {"rows_us", "session_us", "context_us_per_1000", "host_us", NULL};
+    static const char *const keys[] = {"rows_us", "session_us", "context_us_per_1000", "host_us", "host_tree_us", NULL};
     struct part p;
     GR_TRY(begin(r, "target", keys, &p));
     GR_TRY(take_curve(&p, "rows_us", &out->rows));
     GR_TRY(take_number(&p, "session_us", NS_US, US_MAX, &out->session_ns));
     GR_TRY(take_number(&p, "context_us_per_1000", 1.0, US_MAX, &out->context_ns));
-    return take_number(&p, "host_us", NS_US, US_MAX, &out->host_ns);
+    GR_TRY(take_number(&p, "host_us", NS_US, US_MAX, &out->host_ns));
+    return take_number(&p, "host_tree_us", NS_US, US_MAX, &out->host_tree_ns);
 }
 
 static enum gr_status take_draft(const struct reader *r, struct gr_draft_costs *out)
 {
-    static const char *const keys[] = {"rows_us", "kv_row_us", "session_us", "context_us_per_1000", "host_us", NULL};
+    static const char *const keys[] = {
+        "rows_us", "kv_row_us",       "session_us", "context_us_per_1000", "host_level_us", "host_feature_us",
+        "host_us", "host_session_us", NULL};
     struct part p;
     GR_TRY(begin(r, "draft", keys, &p));
     GR_TRY(take_curve(&p, "rows_us", &out->rows));
     GR_TRY(take_number(&p, "kv_row_us", NS_US, US_MAX, &out->kv_row_ns));
     GR_TRY(take_number(&p, "session_us", NS_US, US_MAX, &out->session_ns));
     GR_TRY(take_number(&p, "context_us_per_1000", 1.0, US_MAX, &out->context_ns));
-    return take_number(&p, "host_us", NS_US, US_MAX, &out->host_ns);
+    GR_TRY(take_number(&p, "host_level_us", NS_US, US_MAX, &out->host_level_ns));
+    GR_TRY(take_number(&p, "host_feature_us", NS_US, US_MAX, &out->host_feature_ns));
+    GR_TRY(take_number(&p, "host_us", NS_US, US_MAX, &out->host_ns));
+    return take_number(&p, "host_session_us", NS_US, US_MAX, &out->host_session_ns);
 }
 
 static enum gr_status take_link(const struct reader *r, const char *name, struct gr_link_costs *out)

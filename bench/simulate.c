@@ -4,6 +4,7 @@
 #include "bench/bench.h"
 #include "bench/costs_file.h"
 #include "bench/paths.h"
+#include "bench/texts_file.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
@@ -278,8 +279,12 @@ int gr_bench_simulate(int argc, char **argv)
     if (st == GR_OK) {
         st = gr_costs_file_load(gr_bench_path_of(&b.o, GR_BENCH_OPTION_costs), &b.file);
     }
+    if (st == GR_OK && b.o.texts != NULL) {
+        st = gr_texts_file_load(gr_bench_path_of(&b.o, GR_BENCH_OPTION_texts), &b.file.costs.texts);
+    }
     if (st == GR_OK) {
         st = run_all(&b);
     }
+    free(b.file.costs.texts.row);
     return st == GR_OK ? 0 : gr_program_refused(st);
 }

@@ -1,5 +1,6 @@
-/* A measured curve, by points: linear between them. Before the first point it is that one's value; beyond the last it
- * goes on in proportion, as passes do that read the weights once more for every so many rows. */
+/* A measured curve, given by points, with straight lines between them. Before the first point it has that point's
+ * value. Beyond the last one it goes on in proportion: a pass of many rows reads the weights once for each block of
+ * rows. */
 #ifndef GR_BENCH_SIMULATE_CURVE_H
 #define GR_BENCH_SIMULATE_CURVE_H
 

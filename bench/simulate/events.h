@@ -1,5 +1,5 @@
-/* What is going to happen, by time: a heap of events of one size. Of those due at one time the one that was pushed
- * first comes first, so a run replays. */
+/* Events that are going to happen, ordered by time. All have one size. Events that are due at the same time come in the
+ * order in which they were pushed, so that a run can be replayed. */
 #ifndef GR_BENCH_SIMULATE_EVENTS_H
 #define GR_BENCH_SIMULATE_EVENTS_H
 

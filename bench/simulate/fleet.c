@@ -215,7 +215,8 @@ static void sum_up(struct gr_fleet *f)
     r->orch_busy = busy_share(f, f->orch_busy_ns, f->orch_until_ns);
     for (uint32_t i = 0; i < f->n_worker; i++) {
         const struct fleet_worker *w = &f->worker[i];
-        const double busy = busy_share(f, f->device[i].busy_ns, f->device[i].busy_until_ns);
+        const double own_ns = f->config.shared ? 0.0 : w->host_ns; /* of a shared device only itself is told */
+        const double busy = busy_share(f, f->device[i].busy_ns + own_ns, f->device[i].busy_until_ns);
         r->target_busy += w->is_target ? busy / f->config.n_target : 0.0;
         r->draft_busy += w->is_target ? 0.0 : busy / f->config.n_draft;
         r->link_busy += w->sent_ns / all_ns / f->n_worker;

@@ -1,8 +1,8 @@
 /* A fleet on a virtual clock: the orchestrator's machine, those of many targets and drafters, and clients, all in one
- * thread. What passes, drafts, links and the orchestrator take comes from measured costs (costs.h), what drafts are
- * worth from how well they were measured to surmise (surmise.h). Everything else is what the machines decide. The same
- * seed gives the same run; only the times that the orchestrator's machine really takes (gr_fleet_real) are those of
- * the computer that simulates. */
+ * thread. How long passes, drafts, links and the orchestrator take comes from measured costs (costs.h). How many of the
+ * drafted tokens are accepted comes from what a draft model was measured to know of its target (surmise.h). Everything
+ * else is decided by the machines. The same seed gives the same run, but for the times in gr_fleet_real, which are
+ * those of the computer that simulates. */
 #ifndef GR_BENCH_SIMULATE_FLEET_H
 #define GR_BENCH_SIMULATE_FLEET_H
 
@@ -21,19 +21,19 @@ struct gr_fleet_config {
     int n_node;          /* of a tree; 0: chosen by cost; -1: there are no trees */
     int n_session;       /* clients, each with one session at a time */
     int n_prompt, n_new; /* tokens of a session */
-    /* run_ns 0: each client has one session and all begin at once, which is what a benchmark does; when all are over
-     * they begin once more, n_warm times for the workers to learn, then n_group times that count. Else clients go on
-     * for so long, one session after another of half to one and a half times n_new, and what comes after warm_ns
-     * counts. */
+    /* With run_ns 0 each client has one session and all begin at once, as in a benchmark. When all are over they begin
+     * again: n_warm times in which the workers learn, then n_group times that count.
+     * With run_ns above 0 each client has one session after another until that time. A session has half to one and a
+     * half times n_new tokens, and only what comes after warm_ns counts. */
     int n_warm, n_group;
     uint64_t run_ns, warm_ns;
-    /* How often a worker dies, in its life's seconds; 0: never. It is back after restart_ns, and others notice after
-     * notice_ns. */
+    /* A worker lives for mean_life_s on the mean, 0 for ever. The others notice its death after notice_ns, and it is
+     * back after restart_ns. */
     double mean_life_s;
     uint64_t restart_ns, notice_ns;
 };
 
-/* What the orchestrator's machine really took of this computer's CPU. Sums. */
+/* CPU time of this computer that the orchestrator's machine took. All are sums. */
 struct gr_fleet_real {
     uint64_t n_message, n_commit; /* messages of workers; COMMITs among them */
     double message_ns;            /* decoded and dealt with, the clients' events included */
@@ -44,19 +44,20 @@ struct gr_fleet_real {
 };
 
 struct gr_fleet_result {
-    double seconds;            /* that counted: of all sessions from the first token to the last; or run_ns - warm_ns */
-    uint64_t n_token;          /* in them */
-    double all_seconds;        /* while every session decoded; 0: they never did, or run_ns was given */
-    uint64_t all_token;        /* in them */
+    double seconds;            /* from the first token of any session to the last one, or run_ns - warm_ns */
+    uint64_t n_token;          /* tokens that came in these seconds */
+    double all_seconds;        /* in which every session decoded; 0: there were none, or run_ns was given */
+    uint64_t all_token;        /* tokens that came in these seconds */
     uint64_t n_done, n_failed; /* turns that ended */
     /* Over the whole run. */
-    uint64_t n_round, n_draft, n_accepted;   /* COMMITs with tokens; those with a tree; nodes */
-    uint64_t position[64];                   /* drafts that were accepted to this position at least, from 1 */
-    uint64_t n_pass, n_pass_seq, n_pass_row; /* of targets; their sessions and rows, prompts included */
+    uint64_t n_round, n_draft, n_accepted;   /* COMMITs with tokens; those that had a tree; accepted nodes */
+    uint64_t position[64];                   /* [i]: drafts of which i + 1 nodes or more were accepted */
+    uint64_t n_pass, n_pass_seq, n_pass_row; /* passes of targets; sessions and rows in them, prompts included */
     uint64_t n_job;
     uint64_t n_loss;
-    double mean_wait_ns; /* of a message, until the orchestrator takes it up */
-    /* Shares of the time in which they were busy: of all, and of the busiest. */
+    double mean_wait_ns; /* from a message's arrival until the orchestrator takes it up */
+    /* The share of the time in which they were busy: the mean of all of a kind; link_busy_most is the busiest
+     * one's. A worker is busy with its device and on its host; where two share a device it is the device alone. */
     double target_busy, draft_busy, orch_busy, link_busy, link_busy_most;
     double virtual_seconds;
     uint64_t n_event;

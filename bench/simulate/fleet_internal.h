@@ -1,5 +1,5 @@
-/* Shared by the files of the fleet. They stand on each other in this order: fleet_link.c (what is on its way),
- * fleet_worker.c (targets and drafters), fleet_orch.c (the orchestrator and its clients), fleet.c (time). */
+/* Shared by the files of the fleet, of which each calls those before it: fleet_link.c (frames and messages on their
+ * way), fleet_worker.c (targets and drafters), fleet_orch.c (the orchestrator and its clients), fleet.c (time). */
 #ifndef GR_BENCH_SIMULATE_FLEET_INTERNAL_H
 #define GR_BENCH_SIMULATE_FLEET_INTERNAL_H
 
@@ -33,13 +33,13 @@ enum fleet_what {
 
 struct fleet_event {
     enum fleet_what what;
-    uint32_t worker, life; /* whom it happens to; of ORCH events: from whom */
-    uint32_t conn;         /* frames and connections; of ASK: the client */
+    uint32_t worker, life; /* it happens to this worker; a message to the orchestrator comes from it */
+    uint32_t conn;         /* of frames and connections; an ASK has its client's number here */
     uint32_t len;
     uint8_t *bytes; /* owned */
 };
 
-/* What passes run on. */
+/* A GPU, or the CPUs of a worker: passes run on it one after another. */
 struct fleet_device {
     uint64_t busy_until_ns;
     double busy_ns;
@@ -57,19 +57,21 @@ struct fleet_worker {
     struct gr_drafter *drafter;
     struct gr_grower *grower;
     struct gr_draft_job *job;
-    uint64_t wake_ns; /* when a wake is due; UINT64_MAX: none is */
-    /* Sending: until when its end of the data network is busy with frames of a class, and with messages; and the last
-     * arrival on each, since the links keep the order. */
+    double job_host_ns; /* of the passes of the job that is being run */
+    double host_ns;     /* on the host, of all its jobs and passes */
+    uint64_t wake_ns;   /* when a wake is due; UINT64_MAX: none is */
+    /* Sending: its end of the data network is busy with frames of a class until lane_ns, that of the control link with
+     * messages until control_ns. */
     uint64_t lane_ns[GR_N_FRAME_CLASS], control_ns;
-    double sent_ns; /* in which it was busy */
+    double sent_ns; /* the time in which it was busy with frames */
     enum gr_frame_class frame_class;
     uint8_t *frame;         /* owned: the frame that it is writing */
-    uint32_t first_conn;    /* of a drafter\'s life, the last one that was made; FLEET_NOBODY: none */
+    uint32_t first_conn;    /* a drafter's newest connection, from which the others follow; FLEET_NOBODY: none */
     uint64_t to_orch_bytes; /* that the orchestrator has not taken up */
     bool held_up;           /* it waits for less of them */
 };
 
-/* A data connection: of lives of both. */
+/* A data connection. It belongs to one life of the drafter and one of the target. */
 struct fleet_conn {
     uint32_t draft, draft_life, target, target_life;
     bool open_at_draft, open_at_target;
@@ -95,27 +97,29 @@ struct gr_fleet {
     struct gr_cost_table cost; /* as a target calibrates */
     /* the orchestrator */
     struct gr_orch *orch;
-    struct fleet_event *inbox; /* what it has not taken up, in order */
-    uint64_t *inbox_ns;        /* since when */
+    struct fleet_event *inbox; /* events that it has not taken up, in order */
+    uint64_t *inbox_ns;        /* when each of them came */
     size_t n_inbox, cap_inbox;
     bool orch_busy;
     uint64_t orch_wake_ns;      /* when it looks again by itself */
-    struct fleet_event *outbox; /* what it says in a batch: it leaves at its end, together */
+    struct fleet_event *outbox; /* messages of the batch at hand, which leave together at its end */
     size_t n_outbox, cap_outbox;
-    uint64_t orch_until_ns; /* when it is done with what it took up last */
+    uint64_t orch_until_ns; /* when it is done with the batch that it took up last */
     double orch_busy_ns, wait_sum_ns;
     uint64_t n_wait;
-    double clock_ns, place_ns; /* of a look at the CPU's clock; of new sessions in this batch */
+    double clock_ns; /* a look at the CPU's clock takes so long */
+    double place_ns; /* CPU time of new sessions in this batch */
     /* clients */
     struct fleet_client *client;
     int32_t *prompt;
-    /* A group of sessions that began at once: those whose first token has come, and those that are over. */
+    /* The group of sessions that began at once. All of them decode from all_ns, when the last one's first token came,
+     * to over_ns, when the first one ended; over_ns 0: none has ended. */
     int i_group;
-    uint32_t n_first, n_over;
-    uint64_t n_token, all_token;                 /* of the group; when the last one's first token had come */
-    uint64_t first_ns, last_ns, all_ns, over_ns; /* the group's first token and last; all decode; one is over */
-    uint64_t over_token;
-    uint64_t progress_ns; /* a token of any client */
+    uint32_t n_first, n_over;   /* sessions whose first token has come; sessions that are over */
+    uint64_t first_ns, last_ns; /* when the group's first token came, and its last so far */
+    uint64_t all_ns, over_ns;
+    uint64_t n_token, all_token, over_token; /* tokens of the group so far, until all_ns, until over_ns */
+    uint64_t progress_ns;                    /* when a token of any client came last */
     struct gr_fleet_result result;
 };
 
@@ -130,11 +134,11 @@ uint8_t *fleet_frame_begin(struct gr_fleet *f, struct fleet_worker *w, uint32_t 
 void fleet_frame_end(struct gr_fleet *f, struct fleet_worker *w, uint32_t conn, uint32_t bytes);
 /* Is there room for n COMMITs more on the way to the orchestrator? It is woken when there is. */
 bool fleet_commit_room(struct fleet_worker *w, int n);
-/* The orchestrator has taken up a message of so many bytes. */
+/* The orchestrator has taken up the message `e'. */
 void fleet_taken_up(struct gr_fleet *f, const struct fleet_event *e);
 void fleet_msg_to_orch(struct gr_fleet *f, struct fleet_worker *w, const struct gr_msg *m);
 void fleet_msg_from_orch(struct gr_fleet *f, uint32_t worker, const struct gr_msg *m);
-/* What the orchestrator has said leaves, after so long. */
+/* The messages of the orchestrator's batch leave; the batch kept it busy for busy_ns. */
 void fleet_flush_orch(struct gr_fleet *f, double busy_ns);
 /* The drafter's connection to the target of that address. */
 uint32_t fleet_connect(struct gr_fleet *f, struct fleet_worker *w, const char *address);
@@ -149,7 +153,7 @@ void fleet_worker_destroy(struct fleet_worker *w);
 void fleet_worker_take(struct gr_fleet *f, struct fleet_worker *w, const struct fleet_event *e);
 /* It looks for something to do. */
 void fleet_worker_step(struct gr_fleet *f, struct fleet_worker *w);
-/* What a pass of n_row rows takes, of n_seq sessions with so much context in all. */
+/* What a pass of n_row rows takes; n_seq sessions are in it, whose contexts come to `context' tokens. */
 double fleet_pass_ns(const struct gr_target_costs *c, int n_row, int n_seq, double context);
 
 /* ---- fleet_orch.c ---- */

@@ -1,5 +1,5 @@
-/* What is on its way: frames over data connections, messages over control links. Each sender's end is busy for as long
- * as the bytes take; links keep their order. */
+/* Frames on their way over data connections and messages over control links. The bytes keep a sender's end busy, and
+ * links keep their order. */
 #include "bench/simulate/fleet_internal.h"
 
 #include <stdio.h>

@@ -53,6 +53,7 @@ static void make_request(struct gr_fleet *f, uint32_t i, struct gr_session_reque
     for (int k = 0; k < c->n_prompt; k++) {
         f->prompt[k] = (int32_t)fleet_draw(&f->rng, 1000);
     }
+    f->prompt[0] = (int32_t)((client->n_session * (uint32_t)c->n_session + i) % GR_SURMISE_TEXT_MAX); /* its text */
     client->n_new = (uint32_t)(c->run_ns == 0 ? c->n_new : c->n_new / 2 + (int)fleet_draw(&f->rng, (uint64_t)c->n_new));
     *q = (struct gr_session_request){.prompt = f->prompt,
                                      .n_prompt = (uint32_t)c->n_prompt,

@@ -29,20 +29,43 @@ static double target_pass_ns(const struct gr_fleet *f, const struct gr_pass *p)
     for (int i = 0; i < p->n_seq; i++) {
         context += (double)p->seq[i].pos0;
     }
-    return fleet_pass_ns(&f->config.costs->target, p->n_row, p->n_seq, context) + f->config.costs->target.host_ns;
+    return fleet_pass_ns(&f->config.costs->target, p->n_row, p->n_seq, context);
 }
 
-static double draft_pass_ns(const void *ctx, const struct gr_batch *b)
+static double target_host_ns(const struct gr_fleet *f, const struct gr_pass *p)
 {
-    const struct gr_draft_costs *c = ctx;
+    int n_tree = 0;
+    for (int i = 0; i < p->n_seq; i++) {
+        n_tree += p->seq[i].kind == GR_PASS_TREE;
+    }
+    return f->config.costs->target.host_ns + f->config.costs->target.host_tree_ns * n_tree;
+}
+
+/* Rows of a head that take a feature of the target's, and no state that the head has left. */
+static int n_feature_row(const struct gr_batch *b)
+{
+    int n = 0;
+    for (int i = 0; i < b->n_row && b->from_state != NULL; i++) {
+        n += b->from_state[i] < 0;
+    }
+    return n;
+}
+
+/* The drafter's clock counts what the host does in a pass, and its device does not. */
+static double draft_pass_ns(void *ctx, const struct gr_batch *b)
+{
+    struct fleet_worker *w = ctx;
+    const struct gr_draft_costs *c = &w->fleet->config.costs->draft;
+    const double host_ns = c->host_level_ns * b->n_seq + c->host_feature_ns * n_feature_row(b);
     int n_kv_only = 0;
     double context = 0.0;
     for (int i = 0; i < b->n_seq; i++) {
         n_kv_only += b->n_kv_only != NULL ? b->n_kv_only[i] : 0;
         context += b->seq[i].n_row > 0 ? (double)b->seq[i].limit[0] : 0.0;
     }
+    w->job_host_ns += host_ns;
     return gr_curve_at(&c->rows, b->n_row - n_kv_only) + c->kv_row_ns * n_kv_only + c->session_ns * b->n_seq +
-           c->context_ns * context;
+           c->context_ns * context + host_ns;
 }
 
 /* How long until work of ns is done that is to run on the worker's device, after what runs there. */
@@ -68,7 +91,9 @@ static void start_pass(void *ctx, struct gr_pass *pass)
     f->result.n_pass++;
     f->result.n_pass_seq += (uint64_t)pass->n_seq;
     f->result.n_pass_row += (uint64_t)pass->n_row;
-    fleet_push(f, f->now_ns + pass->forward_ns,
+    const double host_ns = target_host_ns(f, pass);
+    w->host_ns += host_ns;
+    fleet_push(f, f->now_ns + pass->forward_ns + (uint64_t)host_ns,
                (struct fleet_event){.what = FLEET_PASS_DONE, .worker = w->index, .life = w->life});
 }
 
@@ -76,8 +101,12 @@ static void start_job(void *ctx, struct gr_draft_job *job)
 {
     struct fleet_worker *w = ctx;
     struct gr_fleet *f = w->fleet;
+    const struct gr_draft_costs *c = &f->config.costs->draft;
+    w->job_host_ns = 0.0;
     gr_grower_run(w->grower, job);
-    job->compute_ns = run_on_device(f, w, (double)job->compute_ns + f->config.costs->draft.host_ns);
+    const double host_ns = w->job_host_ns + c->host_ns + c->host_session_ns * job->n_seq;
+    w->host_ns += host_ns;
+    job->compute_ns = run_on_device(f, w, (double)job->compute_ns - w->job_host_ns) + (uint64_t)host_ns;
     w->job = job;
     f->result.n_job++;
     fleet_push(f, f->now_ns + job->compute_ns,
@@ -125,7 +154,7 @@ static int32_t n_ctx_of(const struct gr_fleet_config *c)
     return (n + GR_TREE_MAX + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS * GR_KV_BLOCK_TOKENS;
 }
 
-static struct gr_sim_lm_config lm_config(const struct gr_fleet *f, bool target)
+static struct gr_sim_lm_config lm_config(const struct gr_fleet *f, struct fleet_worker *w)
 {
     const struct gr_fleet_config *c = &f->config;
     const int32_t n_ctx = n_ctx_of(c);
@@ -134,7 +163,7 @@ static struct gr_sim_lm_config lm_config(const struct gr_fleet *f, bool target)
                                   .n_ctx_max = n_ctx,
                                   .n_pool_block = c->n_slot * (n_ctx / GR_KV_BLOCK_TOKENS + 1),
                                   .features = c->costs->feature_bytes > 0};
-    if (target) {
+    if (w->is_target) {
         lm.n_row_max = c->n_slot * GR_TREE_MAX + PREFILL_CHUNK;
         lm.n_out_max = c->n_slot * GR_TREE_MAX + 1;
         lm.n_scratch_block = c->n_slot * GR_SCRATCH_BLOCKS;
@@ -144,8 +173,10 @@ static struct gr_sim_lm_config lm_config(const struct gr_fleet *f, bool target)
     lm.n_scratch_block = c->n_slot * GR_DRAFT_SCRATCH_BLOCKS;
     lm.n_state = c->n_slot * GR_GROWER_STATES;
     lm.surmise = &c->costs->surmise;
+    lm.texts = &c->costs->texts;
+    lm.n_prompt = c->n_prompt;
     lm.pass_ns = draft_pass_ns;
-    lm.pass_ctx = &c->costs->draft;
+    lm.pass_ctx = w;
     return lm;
 }
 
@@ -200,7 +231,7 @@ static enum gr_status create_drafter(struct gr_fleet *f, struct fleet_worker *w)
 
 enum gr_status fleet_worker_create(struct gr_fleet *f, struct fleet_worker *w)
 {
-    const struct gr_sim_lm_config lm = lm_config(f, w->is_target);
+    const struct gr_sim_lm_config lm = lm_config(f, w);
     w->fleet = f;
     w->life++;
     w->wake_ns = UINT64_MAX;

@@ -1,5 +1,5 @@
-/* What the orchestrator's machine takes of this computer's CPU for rounds: it alone, fed with the COMMITs of so many
- * targets and sessions, one token each, as they come on a link. No socket, no client. */
+/* CPU time of this computer that the orchestrator's machine takes for rounds. It runs alone, without sockets and
+ * clients, and is fed with encoded COMMITs of a number of targets and sessions, each with one token. */
 #ifndef GR_BENCH_SIMULATE_ORCH_COST_H
 #define GR_BENCH_SIMULATE_ORCH_COST_H
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 
 #define STATE_FIRST 0x5eed1234u
+#define TEXT_SHIFT 28 /* the bits of a state from here on say which text it is, for all of the sequence */
+#define STATE_MASK ((1u << TEXT_SHIFT) - 1)
 #define FEATURE_WIDTH 4 /* bytes of a state, each a number that bf16 holds exactly */
 
 struct sim_lm {
@@ -27,7 +29,9 @@ static struct sim_lm *of(struct gr_lm *lm)
 
 static uint32_t next_state(uint32_t state, int32_t token)
 {
-    return (uint32_t)gr_mix64((uint64_t)state << 32 ^ (uint64_t)(uint32_t)token ^ 0x70e);
+    const uint32_t text = state == STATE_FIRST ? (uint32_t)token % GR_SURMISE_TEXT_MAX : state >> TEXT_SHIFT;
+    return text << TEXT_SHIFT |
+           ((uint32_t)gr_mix64((uint64_t)state << 32 ^ (uint64_t)(uint32_t)token ^ 0x70e) & STATE_MASK);
 }
 
 /* ---- states, from KV or from features ---- */
@@ -93,12 +97,23 @@ static int32_t pick_after(const struct sim_lm *m, uint32_t state)
     return (int32_t)(gr_mix64(state ^ 0x91c4) % (uint64_t)m->config.n_vocab);
 }
 
-/* The pick at its rank, and ids that are not it at the others. */
-static void rank_children(const struct sim_lm *m, uint32_t state, int level, int n_max, struct gr_top_row *out)
+/* What the model knows of the children of a row. pos: the row's, which of a head's is one less than its token's. */
+static struct gr_surmised surmise_row(const struct sim_lm *m, uint32_t state, int32_t pos, int level)
 {
-    const struct gr_surmised s = gr_surmise(m->config.surmise, level, gr_mix64(state ^ 0xd4af7));
+    const struct gr_surmise_texts *t = m->config.texts;
+    const int32_t of_pick = pos + 1 + (m->lm.feature_width > 0 ? 1 : 0);
+    return t != NULL && t->n_text > 0
+               ? gr_surmise_recall(t, (int)(state >> TEXT_SHIFT), GR_MAX(of_pick - m->config.n_prompt, 0), level)
+               : gr_surmise(m->config.surmise, level, gr_mix64(state ^ 0xd4af7));
+}
+
+/* The pick at its rank, and ids that are not it at the others. */
+static void rank_children(const struct sim_lm *m, int row, int32_t pos, int n_max, struct gr_top_row *out)
+{
+    const uint32_t state = m->row_state[row];
+    const struct gr_surmised s = surmise_row(m, state, pos, m->row_depth[row] + 1);
     const int32_t pick = pick_after(m, state);
-    out->n = GR_MIN(n_max, s.level->n_other + 1);
+    out->n = GR_MIN(n_max, gr_surmised_n(&s));
     out->log_sum = 0.0f;
     for (int i = 0; i < out->n; i++) {
         out->id[i] = i + 1 == s.rank ? pick : (pick + 1 + i) % m->config.n_vocab;
@@ -120,7 +135,7 @@ static enum gr_status forward(struct gr_lm *lm, const struct gr_batch *b)
     for (int i = 0; i < b->n_out; i++) {
         const int row = b->out_row[i];
         if (m->top != NULL) {
-            rank_children(m, m->row_state[row], m->row_depth[row] + 1, b->n_top[i], &m->top[i]);
+            rank_children(m, row, b->pos[row], b->n_top[i], &m->top[i]);
         } else {
             m->picked[i] = (struct gr_picked){.id = pick_after(m, m->row_state[row])};
         }

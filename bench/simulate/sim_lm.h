@@ -1,7 +1,8 @@
-/* A model that computes nothing. The target's pick is a number drawn from the tokens before it; its drafter knows that
- * number as well as it was measured to know it (surmise.h). Both follow the tokens of a row through the KV cells that
- * the row may see, so they need the machines to be right about KV, and take a time that does not grow with contexts.
- * What a pass would take is counted, not waited for. */
+/* A model that computes nothing. The target's pick is a number drawn from the tokens before it, and its drafter knows
+ * that number as well as it was measured to know it (surmise.h). Both follow the tokens of a row through the KV cells
+ * that the row may see. So their picks are right only if the machines are right about KV, and a pass takes this
+ * computer the same time whatever the contexts are. What a pass would take on a device is counted and not waited for.
+ */
 #ifndef GR_BENCH_SIMULATE_SIM_LM_H
 #define GR_BENCH_SIMULATE_SIM_LM_H
 
@@ -12,12 +13,14 @@
 
 struct gr_sim_lm_config {
     int32_t n_vocab, n_ctx_max, n_row_max, n_out_max, n_pool_block, n_scratch_block;
-    int32_t n_state;                  /* of a head, that it keeps */
-    bool features;                    /* a target that feeds a head, or that head */
-    const struct gr_surmise *surmise; /* of a drafter; borrowed. NULL: it is the target */
+    int32_t n_state;                      /* of a head, that it keeps */
+    bool features;                        /* a target that feeds a head, or that head */
+    const struct gr_surmise *surmise;     /* of a drafter; borrowed. NULL: it is the target */
+    const struct gr_surmise_texts *texts; /* borrowed; NULL or none in it: `surmise' counts */
+    int32_t n_prompt;                     /* texts begin after it; which one it is says the prompt's first token */
     /* What the pass takes. NULL: nothing. */
-    double (*pass_ns)(const void *ctx, const struct gr_batch *b);
-    const void *pass_ctx;
+    double (*pass_ns)(void *ctx, const struct gr_batch *b);
+    void *pass_ctx;
 };
 
 /* NULL: out of memory. */

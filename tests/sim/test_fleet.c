@@ -138,6 +138,46 @@ static void test_one_device(void **state)
     assert_true(r.draft_busy == 0.0); /* it has no device of its own */
 }
 
+/* What the hosts do takes time of rounds and none of the device. */
+static void test_host_time(void **state)
+{
+    (void)state;
+    struct gr_sim_costs costs = flat();
+    struct gr_fleet_config c = plain_config(&costs);
+    c.n_draft = 1;
+    c.n_node = 8;
+    c.shared = true;
+    costs.draft.host_ns = 1e6;
+    costs.draft.host_level_ns = 1e5;
+    costs.draft.host_session_ns = 5e5;
+    costs.target.host_tree_ns = 2e6;
+    const struct gr_fleet_result r = run(&c);
+    /* A round of the device: a pass and 8 levels, or 9 with the committed tokens' rows. Its hosts: 1 + 0.5 ms of the
+     * job, 0.1 ms a level, 2 ms of the tree. */
+    const double device_ns = PASS_NS + 8.5 * LEVEL_NS + SESSION_NS + CONTEXT_NS * (N_PROMPT + N_NEW / 2);
+    const double host_ns = 3.5e6 + 8.5e5 + HOST_NS;
+    near(r.target_busy, device_ns / (device_ns + host_ns), 0.05);
+}
+
+/* A text that its drafter knew but for every fourth token: a chain of 8 is right three times, or less after a miss. */
+static void test_recorded_text(void **state)
+{
+    (void)state;
+    struct gr_sim_costs costs = flat();
+    struct gr_fleet_config c = plain_config(&costs);
+    struct gr_surmise_row row[4];
+    for (int i = 0; i < 4; i++) {
+        row[i] = (struct gr_surmise_row){.rank = i < 3 ? 1 : 0, .prob = {0.9f, 0.05f, 0.01f, 0.01f}};
+    }
+    costs.texts = (struct gr_surmise_texts){.n_text = 1, .n_pos = 4, .n_level = 1, .row = row};
+    c.n_draft = 1;
+    c.n_node = 8;
+    c.n_new = 400;
+    c.n_warm = 1;
+    const struct gr_fleet_result r = run(&c);
+    near(1.0 + (double)r.n_accepted / (double)r.n_draft, 4.0, 0.02);
+}
+
 /* A link of 1 MB/s in place of an endless one: rounds wait for it, and it is what limits. */
 static void test_slow_link(void **state)
 {
@@ -213,6 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_plain_session), cmocka_unit_test(test_many_plain_sessions),
         cmocka_unit_test(test_sure_drafter),      cmocka_unit_test(test_one_device),
+        cmocka_unit_test(test_host_time),         cmocka_unit_test(test_recorded_text),
         cmocka_unit_test(test_slow_link),         cmocka_unit_test(test_slow_orchestrator),
         cmocka_unit_test(test_replays),           cmocka_unit_test(test_too_many)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,8 +54,22 @@ def the_costs_in_the_tree_are_whole():
     assert names
     for name in names:
         with open(os.path.join(folder, name), encoding="utf-8") as f:
-            rows = simulate("--sessions", "2", "--max-tokens", "16", "--groups", "1", costs=json.load(f))
+            rows = simulate("--sessions", "1", "--max-tokens", "64", "--groups", "1", costs=json.load(f))
         assert [r["mode"] for r in rows] == ["plain", "trees"] and rows[1]["mean acceptance length"] > 1, (name, rows)
+
+
+@case
+def recorded_texts_count():
+    """Three of four tokens are known: a chain is right three times, and the target's own token comes after them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+        json.dump({"texts": [[[[1 if p < 3 else 0, 0.9, 0.05, 0.01, 0.01]] for p in range(4)]]}, f)
+        f.flush()
+        row, = simulate("--texts", f.name, "--num-speculative-tokens", "8", "--sessions", "1", "--modes", "trees")
+    assert abs(row["mean acceptance length"] - 4) < 0.1, row
+    with open(os.path.join(ROOT, "bench", "texts", "demo.json"), encoding="utf-8") as f:
+        assert len(json.load(f)["texts"]) == 4
+    row, = simulate("--texts", os.path.join(ROOT, "bench", "texts", "demo.json"), "--sessions", "4", "--modes", "trees")
+    assert row["mean acceptance length"] > 2, row
 
 
 @case

@@ -13,8 +13,12 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define TARGET "\"target\": {\"rows_us\": [[1, 5000], [64, 6000]], \"session_us\": 9, \"context_us_per_1000\": 44}"
-#define DRAFT "\"draft\": {\"rows_us\": [[1, 280]], \"kv_row_us\": 2}"
+#define TARGET                                                                                                         \
+    "\"target\": {\"rows_us\": [[1, 5000], [64, 6000]], \"session_us\": 9, \"context_us_per_1000\": 44, \"host_us\": " \
+    "13, \"host_tree_us\": 9}"
+#define DRAFT                                                                                                 \
+    "\"draft\": {\"rows_us\": [[1, 280]], \"kv_row_us\": 2, \"host_level_us\": 8, \"host_feature_us\": 1.5, " \
+    "\"host_us\": 26, \"host_session_us\": 7}"
 #define LINKS                                                                                           \
     "\"data_link\": {\"latency_us\": 20, \"gbytes_per_s\": 10}, \"control_link\": {\"latency_us\": 40}" \
     ", \"orchestrator\": {\"message_us\": 6}"
@@ -51,7 +55,13 @@ static void test_units(void **state)
     is(gr_curve_at(&c->target.rows, 64), 6e6);
     is(c->target.session_ns, 9000);
     is(c->target.context_ns, 44); /* us for 1000 tokens are ns for one */
+    is(c->target.host_ns, 13000);
+    is(c->target.host_tree_ns, 9000);
     is(c->draft.kv_row_ns, 2000);
+    is(c->draft.host_level_ns, 8000);
+    is(c->draft.host_feature_ns, 1500);
+    is(c->draft.host_ns, 26000);
+    is(c->draft.host_session_ns, 7000);
     is(c->data.latency_ns, 20000);
     is(c->data.byte_ns, 0.1);
     is(c->control.byte_ns, 0.0); /* no bandwidth: no limit */

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Predicts what was measured, by `graft-bench simulate`, and sets both beside each other: the table of docs/scale.md.
+
+usage: bench/predict.py [BUILD]          Markdown to stdout; one line for each row that stands in docs/results
+
+A fit is a row from which a cost was taken, so that it proves nothing; all other rows are predictions."""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+GEOMETRY = "bench/costs/h100-llama-3.1-8b.json"
+SMOLLM2 = "bench/costs/h100-smollm2.json"
+DEMO = "bench/costs/cpu-demo.json"
+TEXTS = ["--texts", "bench/texts/demo.json"]
+PROMPT_TOKENS = (18, 19, 20, 21, 22)  # of the sweep's four prompts: 10 to 26, which is 20 on the mean; medians count
+
+
+def measured(name):
+    with open(os.path.join(ROOT, "docs", "results", name + ".json"), encoding="utf-8") as f:
+        return json.load(f)["rows"]
+
+
+def simulate(build, *args):
+    done = subprocess.run([os.path.join(build, "graft-bench"), "simulate", "-o", "json", *args], capture_output=True, text=True,
+                          cwd=ROOT, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"graft-bench simulate {' '.join(args)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)["rows"][0]
+
+
+def predict(build, column, variants):
+    """Medians over runs that differ by their arguments."""
+    rows = [simulate(build, *v) for v in variants]
+    return (statistics.median(r[column] or r["tok/s"] for r in rows),
+            statistics.median(r["mean acceptance length"] for r in rows))
+
+
+def print_row(machine, sessions, mode, predicted, row, column, acceptance, kind):
+    error = 100.0 * (predicted[0] / row[column] - 1.0)
+    shown = f"{predicted[1]:.2f} | {row.get(acceptance)}" if mode == "trees" else " | "
+    print(f"| {machine} | {sessions} | {mode} | {predicted[0]:.0f} | {row[column]:.0f} | {error:+.1f} | {shown} | {kind} |", flush=True)
+    return abs(error)
+
+
+def of_sessions(build, machine, name, args, column, kinds):
+    """Rows of `graft-bench sessions`: column is the one that is compared."""
+    for row in measured(name):
+        mode = "plain" if row["mode"] == "plain" else "trees"
+        run = [*args, "--sessions", str(row["sessions"]), "--modes", mode]
+        predicted = predict(build, {"decode tok/s": "decode tok/s", "tok/s": "tok/s"}[column], [run])
+        yield print_row(machine, row["sessions"], mode, predicted, row, column, "mean acceptance length",
+                        kinds.get((row["sessions"], mode), kinds.get(mode, "")))
+
+
+def of_sweep(build):
+    """Rows of `graft-bench sweep` without tensor parallelism: one run to warm up and one that counts, as there."""
+    for row in measured("gpu-sweep-4"):
+        if row["tok/s"] is None or row["tp"] != 1:
+            continue
+        targets, drafters = row["targets"], row["drafters"]
+        mode = "plain" if row["mode"] == "plain" else "trees"
+        place = [] if drafters else ["--one-device"]
+        run = ["--costs", GEOMETRY, *TEXTS, "--fleets", f"{targets}+{drafters or targets}", *place, "--sessions",
+               str(row["sessions"]), "--slots", "192", "--modes", mode, "--max-tokens", "128", "--warm-groups", "1", "--groups", "1"]
+        whole = row["note"] is not None and "all time" in row["note"]
+        predicted = predict(build, "tok/s" if whole else "decode tok/s", [[*run, "--prompt-tokens", str(n)] for n in PROMPT_TOKENS])
+        name = f"{targets} + {drafters} H100s" if drafters else f"{targets} H100s, pairs" if mode == "trees" else f"{targets} H100s"
+        yield print_row(name, row["sessions"], mode, predicted, row, "tok/s", "acceptance", "")
+
+
+def of_pair(build, machine, name, costs, max_tokens, prompt_tokens, more, match):
+    """Rows of `graft-bench e2e`, where prompts follow one another. match: the rows that are predicted."""
+    for row in measured(name):
+        if not match(row):
+            continue
+        mode = "plain" if row["mode"] == "plain" else "trees"
+        run = ["--costs", costs, *more, "--sessions", "1", "--modes", mode, "--max-tokens", str(max_tokens), "--prompt-tokens",
+               str(prompt_tokens), "--groups", "8"]
+        yield print_row(machine, 1, mode, predict(build, "tok/s", [run]), row, "tok/s", "mean acceptance length", "")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("build", nargs="?", default="build")
+    build = os.path.abspath(p.parse_args().build)
+    print("| machine | sessions | mode | predicted | measured | error % | acceptance, predicted | measured | |")
+    print("|---|---:|---|---:|---:|---:|---:|---:|---|")
+    one = ["--costs", GEOMETRY, "--one-device", "--groups", "8"]
+    errors = [*of_sessions(build, "8B geometry, one H100", "gpu-sessions-short", one, "tok/s", {"plain": "fit"}),
+              *of_sweep(build),
+              *of_pair(build, "1 + 1 H100s, 64 tokens", "gpu-tp-4-layouts", GEOMETRY, 64, 20, TEXTS,
+                       lambda r: r["layout"] == "1 + 1"),
+              *of_pair(build, "one H100, short prompts", "gpu-e2e-short", GEOMETRY, 256, 20, [*TEXTS, "--one-device"], lambda r: True),
+              *of_sessions(build, "SmolLM2, one H100", "gpu-smollm2-sessions",
+                           ["--costs", SMOLLM2, "--one-device", "--groups", "8", "--max-tokens", "128"], "decode tok/s",
+                           {(1, "plain"): "fit", (1, "trees"): "fit"}),
+              *of_pair(build, "SmolLM2, 1 + 1 H100s", "gpu-smollm2-e2e", SMOLLM2, 160, 256, [],
+                       lambda r: r["mode"] in ("plain", "pair")),
+              *of_sessions(build, "demo pair, two CPUs", "cpu-sessions-eagle3",
+                           ["--costs", DEMO, "--one-device", "--groups", "8", "--max-tokens", "128", "--prompt-tokens", "20"], "tok/s", {})]
+    print(f"\n{len(errors)} rows; {sum(e <= 15.0 for e in errors)} within 15 %; the worst is {max(errors):.0f} % off.")
+
+
+if __name__ == "__main__":
+    main()
