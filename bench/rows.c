@@ -19,7 +19,7 @@ void gr_rows_configure(const struct gr_bench_options *o)
 enum gr_status gr_rows_open(const struct gr_bench_options *o, struct gr_rows *out)
 {
     struct gr_verbs_options v = *gr_verbs_configured();
-    const size_t bytes = (GR_WIRE_BULK_BYTES_MAX + GR_FAR_PAGE_BYTES - 1) / GR_FAR_PAGE_BYTES * GR_FAR_PAGE_BYTES;
+    const size_t bytes = gr_far_whole_pages(GR_WIRE_BULK_BYTES_MAX);
     struct gr_rows r = {.far = NULL};
     char pci[32];
     if (!gr_devices_on_gpu(&o->device)) {

@@ -46,6 +46,9 @@ struct gr_eagle3_config {
     bool geometry_positions;            /* as the target's (llama.h) */
     const struct gr_tuned *tuned; /* only a GPU's runtime asks; NULL: nothing was measured. Borrowed for the call */
     bool raw_features;            /* the target ships captured states: the head is to run fc itself (lm.h) */
+    /* lm.h: features lie in far memory of the GPU, which is to have room for so many bytes of them; 0: on the host.
+     * Only for a GPU's runtime. */
+    uint64_t far_feature_bytes;
     /* Copies of inner values are kept for every row (gr_eagle3_stage); costs two more linears a pass, and all rows are
      * run whole. */
     bool keep_stages;

@@ -35,6 +35,9 @@ struct gr_batch {
     const int32_t *n_top; /* (n_out) how many children are wanted, with sampling, for models that rank (lm->top) */
     bool want_capture;    /* captured states of the rows are wanted */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
+    /* (n_row) or NULL: in feature's place pointers to feature_width bf16 in far memory, of which all that was written
+     * is there to be seen; only for models that take far_features. */
+    const uint16_t *const *far_feature;
     /* (n_row) or NULL: a row's feature is kept state from_state[i], and feature[i] is not looked at; its `hidden` is
      * kept as state to_state[i] for later passes (not that of n_kv_only's rows). -1: neither. All are read before one
      * is written, and none is written twice. */
@@ -104,6 +107,7 @@ struct gr_lm {
     /* An EAGLE-3 head: its rows take features, and leave the states that stand for the next ones (facts of the head:
      * eagle3.h). 0: none. */
     int feature_width;
+    bool far_features; /* they may lie in far memory of the model's device (gr_batch.far_feature) */
     /* owned, (n_row_max, feature_width): after a pass, of every row but n_kv_only's; NULL: the model (a GPU's) has no
      * states but those that are kept */
     float *hidden;

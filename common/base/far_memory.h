@@ -12,6 +12,11 @@
 
 #define GR_FAR_PAGE_BYTES 65536u /* what is taken begins and ends on: a page of NVIDIA's GPUs */
 
+static inline size_t gr_far_whole_pages(size_t bytes)
+{
+    return (bytes + GR_FAR_PAGE_BYTES - 1) / GR_FAR_PAGE_BYTES * GR_FAR_PAGE_BYTES;
+}
+
 struct gr_far_memory {
     const char *name;  /* "cuda:0" */
     const char *unfit; /* why no other device may be told to use it, static text; NULL: one may */

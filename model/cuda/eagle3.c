@@ -113,7 +113,7 @@ static enum gr_status launch(const struct eagle3 *m, const struct gr_batch *b)
 static enum gr_status eagle3_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct eagle3 *m = of(lm);
-    GR_ASSERT(b->feature != NULL);
+    GR_ASSERT(b->feature != NULL || b->far_feature != NULL);
     GR_TRY(gr_cuda_model_begin(&m->m, b, 2)); /* a row's token stands one position after it, the picked one two */
     m->last = (struct gr_batch){.n_row = b->n_row, .n_out = b->n_out};
     GR_TRY(launch(m, &m->last));
@@ -230,7 +230,7 @@ static enum gr_status choose_blocks(const struct eagle3 *m, const struct gr_eagl
                                      .weights = weight_bytes(m),
                                      .others = (uint64_t)c->n_out_max *
                                                    (uint64_t)gr_hf_draft_vocab_rows(&m->source.hf) * sizeof(float) +
-                                               state_bytes(m, c->n_state),
+                                               state_bytes(m, c->n_state) + c->far_feature_bytes,
                                      .n_ctx = c->n_ctx_kept > 0 ? GR_MIN(c->n_ctx_kept, n_ctx) : n_ctx,
                                      .n_session = c->n_seq_max,
                                      .n_scratch = c->n_scratch_block,
@@ -281,6 +281,7 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *con
     gr_cuda_memory_begin(&m->m.device);
     GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
     gr_eagle3_source_describe(&m->source, &c, &m->lm);
+    m->lm.far_features = c.far_feature_bytes > 0;
     GR_TRY(take_state(m, c.n_seq_max));
     struct gr_load_progress progress;
     const struct gr_loader from = {.files = m->source.files,

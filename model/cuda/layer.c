@@ -410,6 +410,7 @@ enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w, const s
         a.feature = norm_args(w, s->feature, n);
         a.states = s->states;
         a.from_state = w->inputs->from_state;
+        a.half = w->inputs->half;
         a.feature_x = w->x;
     }
     return gr_cuda_begin(&a, w->device->stream);

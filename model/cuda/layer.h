@@ -90,8 +90,9 @@ GR_NODISCARD enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work
                                                  int n);
 /* Before the first layer: the plan of attention, the inputs' tokens looked up in table and kept in x, if that is not
  * NULL, and their norm (token.x is not looked at). feature: another norm beside it; NULL: none. states, with feature,
- * whose x is w->x then: what the inputs' from_state counts, to be copied there; NULL: none. plan_error: two words,
- * of the plan (attention.h) and of that of layers with a window. */
+ * whose x is w->x then: what the inputs' from_state counts, to be copied there; NULL: none. The inputs' half, where
+ * there is one, with feature and the same x. plan_error: two words, of the plan (attention.h) and of that of layers
+ * with a window. */
 struct gr_cuda_begin_step {
     const uint16_t *table;
     float *x;

@@ -559,8 +559,7 @@ static enum gr_status take_shipped(struct llama *m, size_t bytes)
     void *host = NULL, *on_device = NULL;
     uint8_t *far = NULL;
     if (m->far != NULL) {
-        const size_t whole = (bytes + GR_FAR_PAGE_BYTES - 1) / GR_FAR_PAGE_BYTES * GR_FAR_PAGE_BYTES;
-        GR_TRY(m->far->take(m->far->ctx, whole, &far));
+        GR_TRY(m->far->take(m->far->ctx, gr_far_whole_pages(bytes), &far));
         m->lm.shipped = m->fused_alias = (uint16_t *)(void *)far;
         return GR_OK;
     }

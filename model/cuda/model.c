@@ -86,6 +86,7 @@ enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int
                                                .n_scratch_block = lm->n_scratch_block,
                                                .feature_width = feature_width,
                                                .n_state = lm->n_state,
+                                               .far_feature = lm->far_features,
                                                .n_entry =
                                                    ranks ? 0 : GR_MIN(lm->n_out_max, LISTED_ROWS) * GR_ADJUST_LIST_MAX};
     void *logits = NULL;

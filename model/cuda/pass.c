@@ -38,6 +38,7 @@ static void lay_out(struct gr_cuda_pass *p)
         [GR_CUDA_PART_FROM_STATE] = p->limits.n_state > 0 ? n_row * sizeof(int32_t) : 0,
         [GR_CUDA_PART_TO_STATE] = p->limits.n_state > 0 ? n_row * sizeof(int32_t) : 0,
         [GR_CUDA_PART_FEATURE] = n_row * (size_t)p->limits.feature_width * sizeof(float),
+        [GR_CUDA_PART_HALF] = p->limits.far_feature ? n_row * sizeof(const uint16_t *) : 0,
         [GR_CUDA_PART_REFRESH] = n_seq * sizeof(struct gr_cuda_refresh),
         [GR_CUDA_PART_ADJUST] = p->limits.n_entry > 0 ? n_out * sizeof(struct gr_cuda_adjust_row) : 0,
         [GR_CUDA_PART_ENTRY] = (size_t)p->limits.n_entry * sizeof(struct gr_adjust_entry),
@@ -78,6 +79,7 @@ enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *
                                              .from_state = dev_part(p, GR_CUDA_PART_FROM_STATE),
                                              .to_state = dev_part(p, GR_CUDA_PART_TO_STATE),
                                              .feature = dev_part(p, GR_CUDA_PART_FEATURE),
+                                             .half = limits->far_feature ? dev_part(p, GR_CUDA_PART_HALF) : NULL,
                                              .refresh = dev_part(p, GR_CUDA_PART_REFRESH),
                                              .adjust = dev_part(p, GR_CUDA_PART_ADJUST),
                                              .entry = dev_part(p, GR_CUDA_PART_ENTRY)};
@@ -258,6 +260,17 @@ static void put_features(struct gr_cuda_pass *p, const struct gr_batch *b)
     give_from(p, GR_CUDA_PART_FEATURE, begin * width * sizeof(float), (end - begin) * width * sizeof(float));
 }
 
+/* Where rows' features lie on the device: of none, where the batch has them on the host. */
+static void put_halves(struct gr_cuda_pass *p, const struct gr_batch *b)
+{
+    const uint16_t **half = host_part(p, GR_CUDA_PART_HALF);
+    for (int r = 0; r < b->n_row; r++) {
+        const bool takes = b->far_feature != NULL && (b->from_state == NULL || b->from_state[r] < 0);
+        half[r] = takes ? b->far_feature[r] : NULL;
+    }
+    give(p, GR_CUDA_PART_HALF, (size_t)b->n_row * sizeof(const uint16_t *));
+}
+
 void gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead)
 {
     GR_ASSERT(b->n_row >= 1 && b->n_row <= p->limits.n_row_max && b->n_out <= p->limits.n_out_max &&
@@ -283,5 +296,11 @@ void gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int po
     if (p->limits.n_state > 0) {
         put_states(p, b);
     }
-    put_features(p, b);
+    GR_ASSERT(p->limits.far_feature || b->far_feature == NULL);
+    if (p->limits.far_feature) {
+        put_halves(p, b);
+    }
+    if (b->far_feature == NULL) {
+        put_features(p, b);
+    }
 }

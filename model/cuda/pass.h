@@ -25,6 +25,7 @@ enum gr_cuda_pass_part {
     GR_CUDA_PART_FROM_STATE,
     GR_CUDA_PART_TO_STATE,
     GR_CUDA_PART_FEATURE,
+    GR_CUDA_PART_HALF,
     GR_CUDA_PART_REFRESH,
     GR_CUDA_PART_ADJUST, /* rows' lists */
     GR_CUDA_PART_ENTRY,  /* their entries, one list after the other */
@@ -36,6 +37,7 @@ struct gr_cuda_pass_limits {
     int n_pool_block, n_scratch_block; /* no block is in two tables */
     int feature_width;                 /* f32 of a row; 0: none */
     int n_state;                       /* kept states, of the same width */
+    bool far_feature;                  /* rows' features may be bf16 in the device's memory (gr_batch.far_feature) */
     int n_entry;                       /* of lists of what is asked of logits, all rows' together; 0: none */
 };
 
@@ -51,6 +53,7 @@ struct gr_cuda_pass_inputs {
     const int32_t *from_state, *to_state;    /* (n_row_max), with kept states (lm.h); -1: none */
     float *feature;                          /* (n_row_max, feature_width), rows that take a state are anything; the
                                               * model may write there once it has read */
+    const uint16_t *const *half;             /* (n_row_max) rows of bf16 in place of feature's; NULL: none are */
     const struct gr_cuda_refresh *refresh;   /* (n_seq_max) */
     const struct gr_cuda_adjust_row *adjust; /* (n_out_max), of a batch with lists alone */
     const struct gr_adjust_entry *entry;     /* (n_entry) */

@@ -12,7 +12,7 @@ static enum gr_status take_far(struct gr_target *t, size_t bytes)
 {
     const struct gr_far_memory *far = t->config.far;
     uint8_t *p = NULL;
-    GR_TRY(far->take(far->ctx, (bytes + GR_FAR_PAGE_BYTES - 1) / GR_FAR_PAGE_BYTES * GR_FAR_PAGE_BYTES, &p));
+    GR_TRY(far->take(far->ctx, gr_far_whole_pages(bytes), &p));
     t->feature = (uint16_t *)(void *)p;
     return GR_OK;
 }

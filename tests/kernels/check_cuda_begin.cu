@@ -8,6 +8,7 @@ struct begin_case {
     int n, n_row, n_true;
     bool kept, captured, feature, states; /* states: of every other feature */
     int window;                           /* of a second plan; 0: there is none */
+    bool half;                            /* every third feature is bf16 elsewhere, unless it takes a state */
 };
 
 /* A session of n_row rows after 700 tokens, half of them a chain, the others a tree on it. */
@@ -94,6 +95,21 @@ static void check_begin_of(const begin_case &c)
             std::copy_n(state.begin() + (long)from_state[(size_t)r] * c.n, c.n, want_f.begin() + (long)r * c.n);
         }
     }
+    std::vector<uint16_t> half(f.size());
+    std::vector<int32_t> half_row;
+    for (int r = 0; r < c.n_row; r++) {
+        const bool is_half = c.half && r % 3 == 1;
+        half_row.push_back(is_half ? c.n_row - 1 - r : -1);
+        for (int i = 0; i < c.n && is_half; i++) {
+            const size_t at = (size_t)r * c.n + i;
+            uint16_t &h = half[(size_t)half_row[(size_t)r] * c.n + i];
+            h = bf16_of(20.0f * g.unit());
+            if (r < c.n_true && (!c.states || r % 2 == 1)) {
+                const uint32_t bits = (uint32_t)h << 16;
+                memcpy(&want_f[at], &bits, 4);
+            }
+        }
+    }
     for (int i = 0; i < c.n; i++) {
         w.push_back(1.0f + 0.5f * g.unit()), w2.push_back(g.unit());
     }
@@ -127,6 +143,15 @@ static void check_begin_of(const begin_case &c)
     }
     if (c.states) {
         a.states = d_state.p, a.from_state = d_from.p, a.feature_x = d_f.p;
+    }
+    dev<uint16_t> d_half(half);
+    std::vector<const uint16_t *> halves;
+    for (int32_t r : half_row) {
+        halves.push_back(r >= 0 ? d_half.p + (size_t)r * c.n : nullptr);
+    }
+    dev<const uint16_t *> d_halves(halves);
+    if (c.half) {
+        a.half = d_halves.p, a.feature_x = d_f.p;
     }
     plan.poison(), window_plan.poison(), error.poison(), x.poison(), y.poison(), kept.poison();
     const char *wrong = launched(gr_cuda_begin(&a, nullptr));
@@ -163,9 +188,9 @@ static void check_begin_of(const begin_case &c)
                                                                                          : nullptr;
     }
     char name[100];
-    snprintf(name, sizeof(name), "begin: %d of %d rows of %d%s%s%s%s%s", c.n_true, c.n_row, c.n, c.kept ? ", kept" : "",
-             c.captured ? ", captured" : "", c.feature ? ", features" : "", c.states ? ", states" : "",
-             c.window ? ", a window" : "");
+    snprintf(name, sizeof(name), "begin: %d of %d rows of %d%s%s%s%s%s%s", c.n_true, c.n_row, c.n,
+             c.kept ? ", kept" : "", c.captured ? ", captured" : "", c.feature ? ", features" : "",
+             c.states ? ", states" : "", c.half ? ", halves" : "", c.window ? ", a window" : "");
     report(name, wrong == nullptr, wrong ? wrong : "plan, tokens and norms: all bits");
 }
 
@@ -190,9 +215,12 @@ static void check_refused_begins()
     ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
     b = a, b.feature = a.token, b.feature.x = x.p, b.states = x.p, b.from_state = s.n_seq.p, b.feature_x = x.p + 4;
     ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
+    const uint16_t *const no_half = nullptr;
+    b = a, b.feature = a.token, b.feature.x = x.p, b.half = &no_half, b.feature_x = x.p + 4;
+    ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
     b = a, b.plan.shape.head_dim = 96;
     ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
-    report("begin: shapes that are refused", ok, "five of five, and the shape that fits is not");
+    report("begin: shapes that are refused", ok, "six of six, and the shape that fits is not");
 }
 
 void check_begin(void)
@@ -206,6 +234,8 @@ void check_begin(void)
         check_begin_of({n, 10, 7, false, false, true, true});
         check_begin_of({n, 64, 61, true, false, false, false, 300});
         check_begin_of({n, 10, 10, false, false, true, true, 50});
+        check_begin_of({n, 10, 9, false, false, true, true, 0, true});
+        check_begin_of({n, 64, 37, true, true, true, false, 0, true});
     }
     const begin_case cases[] = {
         {4096, 1, 1, false, false, true, true},      {4096, 10, 10, false, false, true, false},

@@ -106,6 +106,7 @@ struct golden_rows {
     int begin, n_row;         /* position of the first row */
     int n_out;                /* the last so many rows have logits */
     const float *feature;     /* (n_row, width) or NULL */
+    const uint16_t *far;      /* in its place, bf16 in far memory; NULL: none */
     const int32_t *from, *to; /* (n_row) kept states, or NULL */
     bool want_capture;
 };
@@ -115,6 +116,7 @@ static inline void golden_run_rows(struct gr_lm *lm, const struct golden_rows *r
     static int32_t block[GOLDEN_N_POOL], pos[GOLDEN_ROW_MAX], cell[GOLDEN_ROW_MAX], limit[GOLDEN_ROW_MAX];
     static int32_t n_anc[GOLDEN_ROW_MAX], out_row[GOLDEN_ROW_MAX];
     static const float *features[GOLDEN_ROW_MAX];
+    static const uint16_t *far[GOLDEN_ROW_MAX];
     static int16_t anc[GOLDEN_ROW_MAX * GR_ATTN_ANC_MAX];
     for (int i = 0; i < GOLDEN_N_POOL; i++) {
         block[i] = (i * 37 + 5) % GOLDEN_N_POOL; /* scattered on purpose */
@@ -124,6 +126,7 @@ static inline void golden_run_rows(struct gr_lm *lm, const struct golden_rows *r
         cell[i] = block[pos[i] / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + pos[i] % GR_KV_BLOCK_TOKENS;
         limit[i] = pos[i] + 1;
         features[i] = r->feature != NULL ? r->feature + (size_t)i * (size_t)lm->feature_width : NULL;
+        far[i] = r->far != NULL ? r->far + (size_t)i * (size_t)lm->feature_width : NULL;
     }
     for (int i = 0; i < r->n_out; i++) {
         out_row[i] = r->n_row - r->n_out + i;
@@ -140,7 +143,8 @@ static inline void golden_run_rows(struct gr_lm *lm, const struct golden_rows *r
                                .want_capture = r->want_capture,
                                .from_state = r->from,
                                .to_state = r->to,
-                               .feature = lm->feature_width > 0 ? features : NULL};
+                               .feature = lm->feature_width > 0 ? features : NULL,
+                               .far_feature = r->far != NULL ? far : NULL};
     const enum gr_status st = gr_lm_forward(lm, &b);
     GR_ASSERT(st == GR_OK);
 }

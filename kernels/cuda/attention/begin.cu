@@ -36,11 +36,16 @@ template <int N> static __device__ __forceinline__ void make_feature(const gr_cu
     let_next_start();
     const int n_row = *a.n_row_true, from = a.row != nullptr ? a.row[row] : row;
     const int state = b.states != nullptr ? b.from_state[row] : -1;
+    const uint16_t *const half = b.half != nullptr ? b.half[row] : nullptr;
     if (row >= n_row) {
         return;
     }
-    r.load(a, state >= 0 ? b.states + (size_t)state * a.n : a.x + (size_t)from * a.x_stride);
-    if (state >= 0) {
+    if (state < 0 && half != nullptr) {
+        r.load(a, half);
+    } else {
+        r.load(a, state >= 0 ? b.states + (size_t)state * a.n : a.x + (size_t)from * a.x_stride);
+    }
+    if (state >= 0 || half != nullptr) {
         keep_row<N>(b.feature_x + (size_t)row * a.n, r, a.n);
     }
     r.store(a, row, sums);
@@ -98,8 +103,9 @@ static bool rows_are_supported(const gr_cuda_begin_args &a)
     token.x = a.x, token.x_stride = token.n;
     return norm_is_supported(token) && aligned(a.table) &&
            (a.feature.n_row == 0 || (a.feature.n == a.token.n && norm_is_supported(a.feature))) &&
-           (a.states == nullptr || (aligned(a.states) && a.feature_x == a.feature.x && a.feature.row == nullptr &&
-                                    a.feature.x_stride == a.feature.n));
+           (a.states == nullptr || aligned(a.states)) &&
+           ((a.states == nullptr && a.half == nullptr) ||
+            (a.feature_x == a.feature.x && a.feature.row == nullptr && a.feature.x_stride == a.feature.n));
 }
 
 } // namespace gr

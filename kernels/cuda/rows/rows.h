@@ -18,7 +18,7 @@ extern "C" {
 struct CUstream_st;
 
 enum {
-    GR_CUDA_INPUT_PARTS = 18,
+    GR_CUDA_INPUT_PARTS = 19,
 };
 
 /* The start of what the host prepares for a pass: parts that are to be copied to the device. */
