@@ -1,4 +1,4 @@
-#include "draft_worker/worker.h"
+#include "draft_worker/far_features.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -33,6 +33,7 @@ struct worker {
     struct gr_worker_io *io;
     struct gr_draft_job *job; /* in flight */
     bool is_head;
+    const struct gr_far_memory *far; /* owned: where features come to; NULL: the host's memory */
     uint64_t test_delay_ns;
     int test_fail_job, n_job;
 };
@@ -47,6 +48,11 @@ static uint8_t *frame_begin(void *ctx, uint32_t peer, enum gr_frame_class class,
 static void frame_end(void *ctx, uint32_t peer, uint32_t bytes)
 {
     gr_worker_io_frame_end(((struct worker *)ctx)->io, peer, bytes);
+}
+
+static const uint8_t *frame_body(void *ctx)
+{
+    return gr_worker_io_came_body(((struct worker *)ctx)->io);
 }
 
 static void send_msg(void *ctx, const struct gr_msg *m)
@@ -150,6 +156,12 @@ static int n_row_max(const struct gr_draft_options *o)
     return GR_MAX(ROWS_LEAST, ROWS_A_SESSION * o->n_session_max);
 }
 
+/* As drafter.h says. */
+static uint64_t feature_bytes(const struct gr_draft_options *o, const struct gr_hf_config *hf)
+{
+    return (uint64_t)o->n_session_max * (GR_FEATURES_WINDOW + PREFILL_CHUNK) * (uint64_t)hf->hidden * sizeof(uint16_t);
+}
+
 static enum gr_status create_head(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
                                   int32_t n_token, uint64_t *fingerprint)
 {
@@ -183,6 +195,7 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
                                  .n_state = GR_GROWER_STATES * o->n_session_max,
                                  .n_token = n_token};
     c.raw_features = o->ship_raw;
+    c.far_feature_bytes = w->far != NULL ? feature_bytes(o, hf) : 0;
     if (o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
@@ -231,6 +244,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
                                         .feature_raw = w->lm->raw_features,
                                         .feature_window = GR_FEATURES_WINDOW,
                                         .feature_context = o->draft_context,
+                                        .far = w->far,
                                         .n_row_max = w->lm->n_row_max,
                                         .prefill_chunk = PREFILL_CHUNK,
                                         .n_pool_block = w->lm->n_pool_block,
@@ -238,6 +252,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
     const struct gr_drafter_io io = {.ctx = w,
                                      .frame_begin = frame_begin,
                                      .frame_end = frame_end,
+                                     .frame_body = frame_body,
                                      .send_msg = send_msg,
                                      .start_job = start_job,
                                      .connect = connect_target,
@@ -283,15 +298,6 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 
-/* Of its data connections, before the first. */
-static void stay_near_gpu(const struct gr_draft_options *o)
-{
-    char pci[32];
-    if (o->device != GR_DEVICE_CPU && o->loop_conn == NULL && gr_cuda_device_pci(o->device, pci)) {
-        gr_worker_near_gpu(pci);
-    }
-}
-
 static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
 {
     struct gr_hf_config hf;
@@ -306,13 +312,13 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
         return GR_EINVAL;
     }
     GR_TRY(gr_tokenizer_of_worker(w->is_head ? o->target : o->model, &tokenizer_fingerprint, &n_token));
+    GR_TRY(gr_draft_far_open(o, w->is_head, &w->far));
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
     const int32_t n_vocab = gr_lm_without_padding(w->lm, n_token);
     GR_TRY(create_machine(w, o, n_vocab));
     log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d threads", o->model, hf.n_layer,
              w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name,
              gr_team_size(w->lm->team));
-    stay_near_gpu(o);
     return create_io(w, o, fingerprint, tokenizer_fingerprint, n_vocab);
 }
 
@@ -333,5 +339,6 @@ enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
     gr_drafter_destroy(w.drafter);
     gr_grower_destroy(w.grower);
     gr_lm_destroy(w.lm);
+    gr_draft_far_close(w.far);
     return st;
 }

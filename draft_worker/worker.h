@@ -26,10 +26,11 @@ struct gr_draft_options {
     int n_ctx_max;                /* 0: the model's */
     int draft_context;            /* positions that a head looks back; 0: all */
     int n_session_max;
-    int kv_blocks;             /* 0: from free memory */
-    int forced_transport;      /* enum gr_transport_kind or -1 */
-    struct gr_conn *loop_conn; /* taken; NULL: none */
-    bool *started;             /* out: the model was loaded and the worker began to serve; NULL: not asked */
+    int kv_blocks;                             /* 0: from free memory */
+    int forced_transport;                      /* enum gr_transport_kind or -1 */
+    bool require_gpudirect, disable_gpudirect; /* of a head on a GPU (far_features.h) */
+    struct gr_conn *loop_conn;                 /* taken; NULL: none */
+    bool *started; /* out: the model was loaded and the worker began to serve; NULL: not asked */
     /* for tests */
     int test_flip_round; /* 0: off; see gr_drafter_config */
     int test_delay_us;   /* each job takes so much longer */

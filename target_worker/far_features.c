@@ -1,8 +1,8 @@
 #include "target_worker/far_features.h"
 
 #include "common/base/device.h"
-#include "common/base/log.h"
 #include "model/cuda/far_memory.h"
+#include "transport/worker/worker_far.h"
 #include "transport/worker/worker_options.h"
 
 /* NULL: features can lie in the GPU's memory. Else why not. */
@@ -17,47 +17,22 @@ static const char *obstacle(const struct gr_target_options *o)
                                       : NULL;
 }
 
-static enum gr_status refuse(const char *why)
-{
-    log_error("--require-gpudirect: %s", why);
-    return GR_EINVAL;
-}
-
-static enum gr_status try_on_gpu(const struct gr_target_options *o, const struct gr_far_memory **out)
-{
-    bool direct = false;
-    const struct gr_far_memory *far = NULL;
-    GR_TRY(gr_cuda_far_memory_open(o->device, &far));
-    const enum gr_status st = gr_worker_use_far(far, o->require_gpudirect, &direct);
-    if (!direct) {
-        gr_cuda_far_memory_close(far);
-        far = NULL;
-    }
-    *out = far;
-    return st;
-}
-
 enum gr_status gr_far_features_open(const struct gr_target_options *o, const struct gr_far_memory **out)
 {
-    const char *why = obstacle(o);
+    const struct gr_worker_far_wish wish = {.why_not = obstacle(o),
+                                            .device = o->device,
+                                            .required = o->require_gpudirect,
+                                            .disabled = o->disable_gpudirect,
+                                            .open = gr_cuda_far_memory_open,
+                                            .close = gr_cuda_far_memory_close};
     char pci[32];
-    *out = NULL;
     if (o->device != GR_DEVICE_CPU && o->loop_conn == NULL && gr_cuda_device_pci(o->device, pci)) {
         gr_worker_near_gpu(pci);
     }
-    if (why != NULL) {
-        return o->require_gpudirect ? refuse(why) : GR_OK;
-    }
-    if (o->disable_gpudirect || (!o->require_gpudirect && !gr_worker_may_use_rdma())) {
-        return GR_OK;
-    }
-    return try_on_gpu(o, out);
+    return gr_worker_far_open(&wish, out);
 }
 
 void gr_far_features_close(const struct gr_far_memory *far)
 {
-    if (far != NULL) {
-        gr_worker_forget_far();
-        gr_cuda_far_memory_close(far);
-    }
+    gr_worker_far_close(far, gr_cuda_far_memory_close);
 }

@@ -59,6 +59,7 @@ struct gr_grower {
     int32_t *from_state, *to_state; /* (n_row_max) */
     float *true_feature;            /* (n_row_max, feature_width): of the batch's committed rows */
     const float **feature;          /* (n_row_max) */
+    const uint16_t **far_feature;   /* (n_row_max): in place of both where the model takes far features, else NULL */
     float *raw;                     /* raw features: (n_row_max, captured states) before fc, else NULL */
     const float **raw_row;          /* (n_row_max) */
     int n_true;                     /* rows of true_feature in the batch */
@@ -111,6 +112,9 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
         g->true_feature = gr_zeroed(n_row * width, sizeof(float), &ok);
         g->feature = gr_zeroed(n_row, sizeof(*g->feature), &ok);
     }
+    if (lm->far_features) {
+        g->far_feature = gr_zeroed(n_row, sizeof(*g->far_feature), &ok);
+    }
     if (width > 0 && lm->raw_features) {
         g->raw = gr_zeroed(n_row * (size_t)gr_lm_ship_width(lm), sizeof(float), &ok);
         g->raw_row = gr_zeroed(n_row, sizeof(*g->raw_row), &ok);
@@ -134,19 +138,10 @@ void gr_grower_destroy(struct gr_grower *g)
     if (g == NULL) {
         return;
     }
-    void *all[] = {g->growth,       g->front,
-                   g->token,        g->pos,
-                   g->cell,         g->out_row,
-                   g->limit,        g->n_anc,
-                   g->anc,          g->seq,
-                   g->expansion,    g->scratch,
-                   g->work,         g->copy_src,
-                   g->copy_dst,     g->state,
-                   g->from_state,   g->to_state,
-                   g->true_feature, g->feature,
-                   g->raw,          g->raw_row,
-                   g->n_top,        g->sampling,
-                   g->n_kv_only,    g};
+    void *all[] = {g->growth,   g->front, g->token,      g->pos,       g->cell,         g->out_row, g->limit,
+                   g->n_anc,    g->anc,   g->seq,        g->expansion, g->scratch,      g->work,    g->copy_src,
+                   g->copy_dst, g->state, g->from_state, g->to_state,  g->true_feature, g->feature, g->raw,
+                   g->raw_row,  g->n_top, g->sampling,   g->n_kv_only, g->far_feature,  g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -273,8 +268,8 @@ static int32_t *state_of(const struct gr_grower *g, const struct gr_draft_seq *s
     return g->state + (size_t)s->session * GR_GROWER_STATES + slot;
 }
 
-/* The batch's next row takes the true feature of row r of the sequence, and no kept state; it leaves none. */
-static void take_true_feature(struct gr_grower *g, const struct gr_draft_seq *s, int r)
+/* bf16 that the host can read becomes f32. */
+static void unpack_feature(struct gr_grower *g, const struct gr_draft_seq *s, int r)
 {
     const size_t width = (size_t)gr_lm_ship_width(g->lm);
     const size_t at = (size_t)g->n_true;
@@ -287,8 +282,18 @@ static void take_true_feature(struct gr_grower *g, const struct gr_draft_seq *s,
         g->raw_row[at] = to; /* fused with the others of the batch */
     }
     g->feature[g->n_row] = feature;
-    g->from_state[g->n_row] = g->to_state[g->n_row] = -1;
     g->n_true++;
+}
+
+/* The batch's next row takes the true feature of row r of the sequence, and no kept state; it leaves none. */
+static void take_true_feature(struct gr_grower *g, const struct gr_draft_seq *s, int r)
+{
+    g->from_state[g->n_row] = g->to_state[g->n_row] = -1;
+    if (g->far_feature != NULL) {
+        g->far_feature[g->n_row] = s->feature + (size_t)r * (size_t)gr_lm_ship_width(g->lm);
+    } else {
+        unpack_feature(g, s, r);
+    }
 }
 
 static void add_chain_rows(struct gr_grower *g, int i_seq)
@@ -627,6 +632,7 @@ static enum gr_status run_batch(struct gr_grower *g)
                                    .seq = g->seq,
                                    .out_row = g->out_row,
                                    .feature = g->feature,
+                                   .far_feature = g->far_feature,
                                    .from_state = g->from_state,
                                    .to_state = g->to_state,
                                    .sampling = g->sampling,

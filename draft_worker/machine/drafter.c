@@ -1,7 +1,6 @@
 #include "draft_worker/machine/drafter.h"
 
 #include "common/base/log.h"
-#include "common/base/zeroed.h"
 #include "draft_worker/machine/drafter_internal.h"
 
 #include <stdio.h>
@@ -29,19 +28,7 @@ static enum gr_status init_drafter(struct gr_drafter *d)
     d->job.seq = calloc((size_t)c->n_session_max, sizeof(*d->job.seq));
     d->job.n_seq_max = c->n_session_max;
     d->job_token = calloc((size_t)c->n_session_max * (size_t)c->prefill_chunk, sizeof(*d->job_token));
-    const size_t width = (size_t)c->feature_width;
-    const size_t n_feature = (size_t)c->n_session_max * (size_t)c->feature_window * width;
-    bool ok = true;
-    if (width > 0) {
-        d->feature = gr_zeroed(n_feature, sizeof(*d->feature), &ok);
-        d->job_feature =
-            gr_zeroed((size_t)c->n_session_max * (size_t)c->prefill_chunk * width, sizeof(*d->job_feature), &ok);
-    }
-    if (!ok) {
-        log_error("out of memory for the features of %d positions of %d sessions, %zu MiB", c->feature_window,
-                  c->n_session_max, n_feature * sizeof(*d->feature) >> 20);
-        return GR_ENOMEM;
-    }
+    GR_TRY(drafter_rows_create(d));
     if (d->session == NULL || d->waiting == NULL || d->job.seq == NULL || d->job_token == NULL) {
         log_error("out of memory for %d sessions", c->n_session_max);
         return GR_ENOMEM;
@@ -86,8 +73,7 @@ void gr_drafter_destroy(struct gr_drafter *d)
     free(d->waiting);
     free(d->job.seq);
     free(d->job_token);
-    free(d->feature);
-    free(d->job_feature);
+    drafter_rows_destroy(d);
     free(d);
 }
 

@@ -20,6 +20,7 @@
 #ifndef GR_DRAFT_WORKER_MACHINE_DRAFTER_H
 #define GR_DRAFT_WORKER_MACHINE_DRAFTER_H
 
+#include "common/base/far_memory.h"
 #include "common/protocol/frame_class.h"
 #include "common/protocol/msg.h"
 #include "common/protocol/wire.h"
@@ -33,12 +34,14 @@ struct gr_drafter_config {
     int32_t n_row_max;     /* rows of a pass of the draft model; at least n_session_max * draft_top_k */
     int32_t prefill_chunk; /* committed tokens of a session brought up to date in one job */
     int32_t n_pool_block;  /* KV blocks; scratch blocks follow: GR_DRAFT_SCRATCH_BLOCKS a slot */
-    /* A head; memory is taken at start: n_session_max * feature_window * feature_width * 2 bytes. */
-    int32_t feature_width;    /* of a row of FEATURES; 0: a stand-alone draft model */
-    bool feature_raw;         /* they are captured states, which the model fuses itself */
-    int32_t feature_window;   /* rows of a session that are kept until they have been used; GR_FEATURES_WINDOW, but in
-                               * tests */
-    int32_t feature_context;  /* positions that the head looks back, a few more until KV blocks are let go; 0: all */
+    /* A head; memory is taken at start: n_session_max * (feature_window + prefill_chunk) * feature_width * 2 bytes. */
+    int32_t feature_width;   /* of a row of FEATURES; 0: a stand-alone draft model */
+    bool feature_raw;        /* they are captured states, which the model fuses itself */
+    int32_t feature_window;  /* rows of a session that are kept until they have been used; GR_FEATURES_WINDOW, but in
+                              * tests */
+    int32_t feature_context; /* positions that the head looks back, a few more until KV blocks are let go; 0: all */
+    /* Where they are kept, and where jobs find them, borrowed; NULL: in the host's memory. */
+    const struct gr_far_memory *far;
     uint32_t test_flip_round; /* for tests, 0: off: before this round's tree a session has one of its tokens replaced */
 };
 
@@ -46,6 +49,9 @@ struct gr_drafter_io {
     void *ctx;
     uint8_t *(*frame_begin)(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t bytes);
     void (*frame_end)(void *ctx, uint32_t peer, uint32_t bytes);
+    /* Where the rows of the FEATURES frame lie that gr_drafter_on_frame() is given, in the config's far memory; NULL:
+     * behind its head. May be NULL. */
+    const uint8_t *(*frame_body)(void *ctx);
     void (*send_msg)(void *ctx, const struct gr_msg *m);
     void (*start_job)(void *ctx, struct gr_draft_job *job); /* the only one in flight */
     /* Connects to a target's data endpoint, or finds the connection. The answer comes as

@@ -16,16 +16,8 @@
 #include "draft_worker/machine/drafter_internal.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #define SLIDE_LEAST 32 /* positions beyond the context, and a quarter of it, before any are given back */
-
-uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct session *s, int32_t pos)
-{
-    const size_t slot = (size_t)(s - d->session);
-    const size_t window = (size_t)d->config.feature_window;
-    return d->feature + (slot * window + (size_t)pos % window) * (size_t)d->config.feature_width;
-}
 
 /* The first feature that a row may still take. */
 static int32_t first_needed(const struct session *s)
@@ -104,8 +96,9 @@ void drafter_take_features_again(struct gr_drafter *d, struct session *s, int32_
     s->features.told = GR_MIN(s->features.told, s->features.first);
 }
 
-void drafter_reach_features(struct session *s, int32_t end)
+void drafter_keep_features(struct gr_drafter *d, struct session *s, int32_t end, const uint8_t *rows)
 {
+    drafter_rows_keep(d, (int32_t)(s - d->session), s->features.end, end, rows);
     s->features.end = end;
 }
 
@@ -114,12 +107,9 @@ void drafter_features_told(struct session *s)
     s->features.told = s->features.first;
 }
 
-void drafter_copy_features(const struct gr_drafter *d, const struct session *s, int32_t pos0, int32_t n_row,
-                           uint16_t *out)
+const uint16_t *drafter_features_for_job(struct gr_drafter *d, const struct session *s, int i_seq, int32_t pos0,
+                                         int32_t n_row)
 {
-    const size_t width = (size_t)d->config.feature_width;
     GR_ASSERT(n_row == 0 || (pos0 > s->features.first && pos0 + n_row - 1 <= s->features.end));
-    for (int32_t r = 0; r < n_row; r++) {
-        memcpy(out + (size_t)r * width, drafter_feature_row(d, s, pos0 + r - 1), width * sizeof(*out));
-    }
+    return drafter_rows_for_job(d, i_seq, (int32_t)(s - d->session), pos0 - 1, pos0 + n_row - 1);
 }

@@ -478,11 +478,10 @@ static enum gr_status on_features(struct gr_drafter *d, struct session *s, const
     if (start) {
         drafter_begin_features(d, s, first);
     }
-    for (int32_t p = s->features.end; p < end; p++) {
-        memcpy(drafter_feature_row(d, s, p), r.row_bytes + (size_t)(p - first) * row_bytes, row_bytes);
-    }
+    const uint8_t *const body = d->io.frame_body != NULL ? d->io.frame_body(d->io.ctx) : NULL;
+    const uint8_t *const rows = body != NULL ? body : r.row_bytes;
     d->counters.n_feature_row += (uint64_t)(end - s->features.end);
-    drafter_reach_features(s, end);
+    drafter_keep_features(d, s, end, rows + (size_t)(s->features.end - first) * row_bytes);
     return GR_OK;
 }
 

@@ -136,8 +136,10 @@ struct gr_drafter {
     struct gr_msg *waiting;
     int n_waiting;
     struct gr_draft_job job;
-    uint16_t *feature;             /* owned, (n_session_max, feature_window, feature_width) bf16; of p at p % window */
-    uint16_t *job_feature;         /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
+    /* owned, in config.far, if that is not NULL: bf16 (n_session_max, feature_window, feature_width), of p at p %
+     * window; and (n_session_max, prefill_chunk, feature_width), of the job in flight */
+    uint16_t *feature, *job_feature;
+    bool rows_on_their_way;        /* copies in far memory have not ended */
     int32_t *job_token;            /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     struct gr_fallbacks fallbacks; /* those that are told once for all sessions */
     bool draining;                 /* it takes no ATTACH any more */
@@ -165,6 +167,16 @@ static inline int32_t drafter_n_cell(const struct session *s, int32_t len)
 }
 
 /* The files stand on each other in this order; none calls one below it here. */
+
+/* ---- drafter_rows.c: where rows of features lie ---- */
+enum gr_status drafter_rows_create(struct gr_drafter *d);
+void drafter_rows_destroy(struct gr_drafter *d);
+/* Into the ring of a session's slot: positions pos .. end - 1, which are at `from`. */
+void drafter_rows_keep(struct gr_drafter *d, int32_t slot, int32_t pos, int32_t end, const uint8_t *from);
+/* The same positions out of the ring, for sequence i_seq of the job that is being made. */
+const uint16_t *drafter_rows_for_job(struct gr_drafter *d, int i_seq, int32_t slot, int32_t pos, int32_t end);
+/* Their copies have ended. */
+void drafter_rows_wait(struct gr_drafter *d);
 
 /* ---- draft_kv.c ---- */
 /* Tokens from len on are gone. A job in flight keeps its blocks; they are given back when it is done. */
@@ -208,11 +220,10 @@ void drafter_sent_forget(struct session *s);
 void drafter_sent_forget_last(struct session *s);
 
 /* drafter_features.c: the ring of features, and where the KV of a head begins. */
-uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct session *s, int32_t pos);
 /* Tokens from len on are gone; kv_len is set. */
 void drafter_cut_features(struct gr_drafter *d, struct session *s, int32_t len);
-/* Features up to end are in the ring. */
-void drafter_reach_features(struct session *s, int32_t end);
+/* Features up to `end` go into the ring; rows: of the first that is not there, and those after it. */
+void drafter_keep_features(struct gr_drafter *d, struct session *s, int32_t end, const uint8_t *rows);
 /* The target knows what is held. */
 void drafter_features_told(struct session *s);
 /* Forgets features that no row takes any more, which makes room. The target counts what it may send from what was used,
@@ -223,9 +234,9 @@ void drafter_begin_features(struct gr_drafter *d, struct session *s, int32_t fir
 /* The features from `first` on are others by now: so are the rows that took them. Candidates may stay: they are guesses
  * anyway. */
 void drafter_take_features_again(struct gr_drafter *d, struct session *s, int32_t first);
-/* Copies the features that the rows of tokens pos0 .. pos0 + n_row - 1 take. */
-void drafter_copy_features(const struct gr_drafter *d, const struct session *s, int32_t pos0, int32_t n_row,
-                           uint16_t *out);
+/* A copy of the features that the rows of tokens pos0 .. pos0 + n_row - 1 take, for sequence i_seq of the job. */
+const uint16_t *drafter_features_for_job(struct gr_drafter *d, const struct session *s, int i_seq, int32_t pos0,
+                                         int32_t n_row);
 /* Lets go of what a head does not look back at any more. */
 void drafter_slide(struct gr_drafter *d, struct session *s);
 

@@ -184,16 +184,14 @@ static struct span plan_head_rows(const struct gr_drafter *d, const struct sessi
 /* Copies: a DELTA may replace the session's tokens, and with them its features, while the job runs. */
 static void fill_rows(struct gr_drafter *d, struct session *s, struct gr_draft_seq *q, int32_t pos0, int32_t end)
 {
-    const size_t at = (size_t)(q - d->job.seq) * (size_t)d->config.prefill_chunk;
-    int32_t *token = d->job_token + at;
+    const int i_seq = (int)(q - d->job.seq);
+    int32_t *token = d->job_token + (size_t)i_seq * (size_t)d->config.prefill_chunk;
     q->pos0 = pos0;
     q->n_row = end - pos0;
     memcpy(token, &s->prefix.token[pos0], (size_t)q->n_row * sizeof(*token));
     q->token = token;
     if (s->kv.shift > 0) {
-        uint16_t *feature = d->job_feature + at * (size_t)d->config.feature_width;
-        drafter_copy_features(d, s, pos0, q->n_row, feature);
-        q->feature = feature;
+        q->feature = drafter_features_for_job(d, s, i_seq, pos0, q->n_row);
     }
     d->counters.n_row += (uint64_t)q->n_row;
 }
@@ -331,6 +329,7 @@ uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
     }
     if (d->job.n_seq > 0) {
         d->job_in_flight = true;
+        drafter_rows_wait(d);
         d->io.start_job(d->io.ctx, &d->job);
     }
     return UINT64_MAX;

@@ -31,8 +31,9 @@ struct gr_draft_seq {
      * when there is a tree to grow. n_row 0: the root's children are known */
     int32_t pos0, n_row;
     const int32_t *token; /* (n_row), borrowed */
-    /* A head: their features, bf16 (n_row, gr_lm_ship_width()), borrowed; token p stands in cell p - kv_shift, at the
-     * rotary position p - 1. A stand-alone model: NULL, 0 */
+    /* A head: their features, bf16 (n_row, gr_lm_ship_width()), borrowed, in the host's memory or, of a model that
+     * takes far_features, in far memory; token p stands in cell p - kv_shift, at the rotary position p - 1. A
+     * stand-alone model: NULL, 0 */
     const uint16_t *feature;
     int32_t kv_shift;
     bool known;        /* the root's children are: the rows go along with the first level that runs, if one does */

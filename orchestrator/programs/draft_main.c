@@ -27,6 +27,8 @@ static struct gr_draft_options draft_options(const struct gr_options *o)
                                      .n_session_max = (int)o->n_session,
                                      .kv_blocks = o->kv_blocks == GR_AUTO ? 0 : (int)o->kv_blocks,
                                      .forced_transport = gr_worker_forced_transport(o),
+                                     .require_gpudirect = o->require_gpudirect,
+                                     .disable_gpudirect = o->disable_gpudirect,
                                      .test_flip_round = (int)o->test_flip_round,
                                      .test_delay_us = (int)o->test_delay_us,
                                      .test_fail_job = (int)o->test_fail_job};

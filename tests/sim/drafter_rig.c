@@ -72,6 +72,11 @@ static void rig_msg(void *ctx, const struct gr_msg *m)
     }
 }
 
+static const uint8_t *rig_body(void *ctx)
+{
+    return ((struct rig *)ctx)->body;
+}
+
 static void rig_job(void *ctx, struct gr_draft_job *job)
 {
     struct rig *r = ctx;
@@ -93,6 +98,7 @@ static enum gr_status rig_connect(void *ctx, const char *address, uint64_t incar
 /* ---- life ---- */
 
 bool rig_heads;
+enum rig_far rig_far;
 
 void rig_attach(struct rig *r)
 {
@@ -112,6 +118,12 @@ static int n_pool_block(const struct rig_config *c)
 {
     const int per_session = (gr_drafter_kv_len_max(c->context, CHUNK, RIG_N_CTX) + 15) / 16;
     return c->one_fits ? per_session : 2 * per_session;
+}
+
+static void take_far(struct rig *r)
+{
+    test_far_init(&r->far, "far:0", true);
+    assert_int_equal(r->far.memory.take(&r->far, GR_FAR_PAGE_BYTES, &r->far_body), GR_OK);
 }
 
 struct rig *rig_create(const struct rig_config *c)
@@ -135,7 +147,9 @@ struct rig *rig_create(const struct rig_config *c)
     r->raw = draft.raw = c->raw;
     draft.n_vocab_head = c->n_vocab_head;
     draft.odd = c->odd;
+    draft.far_at = rig_far != RIG_HOST ? test_far_at : NULL;
     r->lm = toy_lm_create(&draft);
+    take_far(r);
     const struct gr_drafter_config dc = {.n_session_max = 2,
                                          .n_ctx_max = c->n_ctx > 0 ? c->n_ctx : RIG_N_CTX,
                                          .n_vocab = RIG_N_VOCAB,
@@ -146,10 +160,12 @@ struct rig *rig_create(const struct rig_config *c)
                                          .feature_raw = c->raw,
                                          .feature_window = c->window > 0 ? c->window : RIG_N_CTX,
                                          .feature_context = c->context,
+                                         .far = r->lm->far_features ? &r->far.memory : NULL,
                                          .test_flip_round = c->flip_round};
     const struct gr_drafter_io io = {.ctx = r,
                                      .frame_begin = rig_begin,
                                      .frame_end = rig_end,
+                                     .frame_body = rig_body,
                                      .send_msg = rig_msg,
                                      .start_job = rig_job,
                                      .connect = rig_connect};
@@ -177,6 +193,8 @@ void rig_destroy(struct rig *r)
     gr_grower_destroy(r->grower);
     gr_drafter_destroy(r->drafter);
     gr_lm_destroy(r->lm);
+    r->far.memory.give(&r->far, r->far_body);
+    assert_int_equal(r->far.n_taken, 0);
     free(r);
 }
 
@@ -247,16 +265,41 @@ int32_t rig_pick(const struct rig *r, const int32_t *token, int n)
     return gr_sampler_pick(&s, l, RIG_N_VOCAB, (uint32_t)n, scratch, work);
 }
 
+/* Its rows are where a device has written them, and what follows the head is none of it. They may be written over when
+ * it has been taken. */
+static void deliver_apart(struct rig *r, struct rig_frame f)
+{
+    const size_t n = f.len - GR_BULK_HEAD_BYTES;
+    assert_true(n <= GR_FAR_PAGE_BYTES);
+    test_far_write(r->far_body, f.bytes + GR_BULK_HEAD_BYTES, n);
+    memset(f.bytes + GR_BULK_HEAD_BYTES, 0xff, n);
+    assert_int_equal(r->far.memory.arrived(&r->far), GR_OK);
+    r->body = r->far_body;
+    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f.bytes, f.len, r->now_ns), GR_OK);
+    r->body = NULL;
+    assert_int_equal(r->far.memory.wait(&r->far), GR_OK);
+    memset(test_far_at(r->far_body), 0xff, n);
+}
+
+static void deliver(struct rig *r, const struct rig_frame *f)
+{
+    if (rig_far == RIG_FAR_BODIES && r->lm->far_features && f->bytes[GR_WIRE_OFF_TYPE] == GR_FRAME_FEATURES) {
+        deliver_apart(r, *f);
+    } else {
+        assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f->bytes, f->len, r->now_ns), GR_OK);
+    }
+}
+
 void rig_deliver(struct rig *r, size_t n)
 {
     struct rig_frame *f = &r->log[r->n_log];
     f->len = n;
     r->n_log = (r->n_log + 1) % RIG_N_LOG;
-    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f->bytes, f->len, r->now_ns), GR_OK);
+    deliver(r, f);
     if (r->twin) {
         struct rig_frame copy = *f;
         copy.bytes[8] = 2; /* the session's lowest byte */
-        assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, copy.bytes, copy.len, r->now_ns), GR_OK);
+        deliver(r, &copy);
     }
     assert_true(gr_drafter_check(r->drafter));
 }

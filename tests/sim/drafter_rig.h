@@ -6,6 +6,7 @@
 #include "draft_worker/machine/drafter.h"
 #include "draft_worker/compute/grower.h"
 #include "tests/sim/toy_lm.h"
+#include "tests/transport/test_far.h"
 
 #define RIG_N_VOCAB 24
 #define RIG_N_CTX 512
@@ -58,6 +59,10 @@ struct rig {
     int32_t feature_keep; /* the target keeps so many; 0: all */
     int32_t feature_window, feature_sent, feature_taken;
     int n_resync_seen;
+    /* its far memory, and of FEATURES that are delivered: where the rows lie, in place of the frame */
+    struct test_far far;
+    uint8_t *far_body;
+    const uint8_t *body;
 };
 
 struct rig_config {
@@ -80,6 +85,9 @@ struct rig_config {
 };
 
 extern bool rig_heads; /* rigs have a head, whatever their config says */
+/* Where features of rigs lie: in the host's memory, or, but raw ones, in far memory, to which they come in whole frames
+ * or with their rows apart. */
+extern enum rig_far { RIG_HOST, RIG_FAR, RIG_FAR_BODIES } rig_far;
 
 struct rig *rig_create(const struct rig_config *c);
 void rig_destroy(struct rig *r);

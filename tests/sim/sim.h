@@ -50,7 +50,8 @@ struct sim_config {
     int32_t admit_tokens;
     double prefill_share;
     int32_t feature_keep, feature_window, feature_context; /* where the models have features */
-    const struct gr_far_memory *far;                       /* where the target keeps them; NULL: the host's memory */
+    /* Where the target keeps them, and the drafter, if its head takes far_features; NULL: in the host's memory. */
+    const struct gr_far_memory *far, *draft_far;
     /* Looks at a job before it runs. NULL: nobody does. */
     void (*on_job)(const struct gr_drafter *d, const struct gr_draft_job *job);
     struct gr_specpv_params specpv; /* of the target; n_buffer 0: no views */

@@ -172,6 +172,14 @@ uint64_t sim_plan_rows_checked(bool raw)
     return n_row_checked[raw];
 }
 
+uint8_t *(*sim_plan_far_at)(const void *p);
+
+static const uint16_t *row_of(const struct gr_draft_seq *q, int r, int width)
+{
+    const uint16_t *row = q->feature + (size_t)r * (size_t)width;
+    return sim_plan_far_at == NULL ? row : (const uint16_t *)(const void *)sim_plan_far_at(row);
+}
+
 /* Every committed row takes the true feature of the position before its token, as its prefix gives it. */
 static void check_rows(const struct gr_drafter *d, const struct gr_draft_job *job, bool raw)
 {
@@ -186,8 +194,9 @@ static void check_rows(const struct gr_drafter *d, const struct gr_draft_job *jo
             float want[TOY_N_CAPTURE * TOY_FEATURE_WIDTH];
             (raw ? toy_lm_capture : toy_lm_feature)(token, q->pos0 + r, want);
             assert_int_equal(q->token[r], token[q->pos0 + r]);
+            const uint16_t *row = row_of(q, r, width);
             for (int k = 0; k < width; k++) {
-                assert_true(gr_bf16_to_f32(q->feature[r * width + k]) == want[k]);
+                assert_true(gr_bf16_to_f32(row[k]) == want[k]);
             }
             n_row_checked[raw]++;
         }

@@ -33,6 +33,8 @@ void sim_draw_adjust(struct sim_plan *p);
 void sim_draw_drains(struct sim_plan *p);
 /* A simulation with the plan's requests submitted; the plan is borrowed until sim_destroy. */
 struct sim *sim_from_plan(struct sim_plan *p);
+/* Where tests find what lies at an address of far memory; NULL: there is none. */
+extern uint8_t *(*sim_plan_far_at)(const void *p);
 /* Feature rows of drafters' jobs that were compared to the true ones so far, raw or fused. */
 uint64_t sim_plan_rows_checked(bool raw);
 

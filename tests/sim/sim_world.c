@@ -298,6 +298,7 @@ static void create_drafter(struct sim *s, struct gr_lm *lm)
                                         .feature_raw = lm->raw_features,
                                         .feature_window = s->config.feature_window,
                                         .feature_context = s->config.feature_context,
+                                        .far = lm->far_features ? s->config.draft_far : NULL,
                                         .n_row_max = lm->n_row_max,
                                         .prefill_chunk = s->config.prefill_chunk,
                                         .n_pool_block = lm->n_pool_block};

@@ -70,18 +70,23 @@ static bool in_far_memory;
 static struct digest digest_of(uint64_t seed, bool list)
 {
     static struct sim_plan p;
-    static struct test_far far;
+    static struct test_far far, draft_far;
     struct digest d = {.list = list};
     sim_draw_plan(seed, &p);
     p.sim.on_sent = on_sent;
     p.sim.sent_arg = &d;
     test_far_init(&far, "far:0", true);
-    p.sim.far = in_far_memory ? &far.memory : NULL;
+    test_far_init(&draft_far, "far:1", true);
+    if (in_far_memory) {
+        p.sim.far = &far.memory;
+        p.sim.draft_far = &draft_far.memory;
+        p.draft_toy.far_at = sim_plan_far_at = test_far_at;
+    }
     struct sim *s = sim_from_plan(&p);
     const bool ended = sim_run(s, SIM_PLAN_LIMIT_NS);
     GR_ASSERT(ended);
     sim_destroy(s);
-    GR_ASSERT(far.n_taken == 0);
+    GR_ASSERT(far.n_taken == 0 && draft_far.n_taken == 0);
     return d;
 }
 

@@ -457,22 +457,69 @@ static void test_hits_owe_rows(void **state)
     rig_destroy(r);
 }
 
+/* A job waits once for what was copied for it, and reads nothing of the host's. */
+static void test_job_waits(void **state)
+{
+    (void)state;
+    struct rig *r = rig_create(&plain);
+    rig_start(r, 30, 63);
+    for (int round = 0; round < 10; round++) {
+        (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+        (void)gr_drafter_step(r->drafter, 0);
+        if (r->job != NULL) {
+            assert_int_equal(r->far.n_copy, 0);
+            assert_int_equal(test_far_is(r->job->seq[0].feature), rig_far != RIG_HOST);
+        }
+        rig_await_draft(r);
+        rig_assert_fresh(r, &plain, 63);
+    }
+    assert_int_equal(r->far.n_wait > 0, rig_far != RIG_HOST);
+    rig_destroy(r);
+}
+
+static int in_host(void **state)
+{
+    (void)state;
+    rig_far = RIG_HOST;
+    return 0;
+}
+
+static int in_far(void **state)
+{
+    (void)state;
+    rig_far = RIG_FAR;
+    return 0;
+}
+
+static int in_far_bodies(void **state)
+{
+    (void)state;
+    rig_far = RIG_FAR_BODIES;
+    return 0;
+}
+
 int main(void)
 {
+#define ROW(test)                                                                        \
+    cmocka_unit_test_setup(test, in_host), {"far: " #test, test, in_far, in_host, NULL}, \
+    {                                                                                    \
+        "far bodies: " #test, test, in_far_bodies, in_host, NULL                         \
+    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_features),
-        cmocka_unit_test(test_stale_features),
-        cmocka_unit_test(test_attached_in_the_middle),
-        cmocka_unit_test(test_silence_catches_up),
-        cmocka_unit_test(test_begins_anew_during_a_job),
-        cmocka_unit_test(test_context),
-        cmocka_unit_test(test_gap_and_window),
-        cmocka_unit_test(test_start_within_what_is_held),
-        cmocka_unit_test(test_bad_features),
-        cmocka_unit_test(test_raw_features),
-        cmocka_unit_test(test_vocabulary_map),
-        cmocka_unit_test(test_hits_owe_rows),
-        cmocka_unit_test(test_noise_at_every_depth),
+        ROW(test_late_features),
+        ROW(test_stale_features),
+        ROW(test_attached_in_the_middle),
+        ROW(test_silence_catches_up),
+        ROW(test_begins_anew_during_a_job),
+        ROW(test_context),
+        ROW(test_gap_and_window),
+        ROW(test_start_within_what_is_held),
+        ROW(test_bad_features),
+        ROW(test_raw_features),
+        ROW(test_vocabulary_map),
+        ROW(test_hits_owe_rows),
+        ROW(test_noise_at_every_depth),
+        ROW(test_job_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

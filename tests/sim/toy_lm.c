@@ -192,12 +192,26 @@ static uint32_t target_state(const struct toy *m, const struct gr_attn_seq *s, i
     return state;
 }
 
+/* The feature that a row takes, in `far` if it lies in far memory. */
+static const float *feature_of(const struct toy *m, const struct gr_batch *b, int row, float far[TOY_FEATURE_WIDTH])
+{
+    if (b->far_feature == NULL || b->from_state[row] >= 0) {
+        return gr_lm_feature(&m->lm, b, row);
+    }
+    const uint16_t *half = (const uint16_t *)(const void *)m->config.far_at(b->far_feature[row]);
+    for (int i = 0; i < TOY_FEATURE_WIDTH; i++) {
+        far[i] = gr_bf16_to_f32(half[i]);
+    }
+    return far;
+}
+
 /* The state after row r of a head, from what it takes. Rows come after those they see. */
 static uint32_t head_state(const struct toy *m, const struct gr_batch *b, const struct gr_attn_seq *s, int r)
 {
     const int row = s->row0 + r;
     const int n_seen = s->limit[r] + s->n_anc[r];
-    const uint32_t before = read_feature(gr_lm_feature(&m->lm, b, row), s->n_anc[r] > 0 ? GUESSED : 0.0f);
+    float far[TOY_FEATURE_WIDTH];
+    const uint32_t before = read_feature(feature_of(m, b, row, far), s->n_anc[r] > 0 ? GUESSED : 0.0f);
     const uint32_t state = next_state(before, b->token[row]);
     struct cell *own = &m->cell[b->cell[row]];
     GR_ASSERT(own == seen_cell(m, s, r, n_seen - 1));
@@ -394,6 +408,7 @@ static void give_features(struct toy *m)
         return;
     }
     m->lm.feature_width = TOY_FEATURE_WIDTH;
+    m->lm.far_features = c->far_at != NULL && !c->raw;
     m->lm.hidden = calloc((size_t)c->n_row_max * TOY_FEATURE_WIDTH, sizeof(float));
     m->lm.n_state = c->n_scratch_block * (GR_KV_BLOCK_TOKENS + 1); /* a state a cell, and some for roots */
     m->lm.state = calloc((size_t)m->lm.n_state * TOY_FEATURE_WIDTH, sizeof(float));

@@ -22,6 +22,8 @@ struct toy_config {
      * token, the row of a candidate what its parent's row left (the same bytes, marked as guessed). It checks that, and
      * that states, tokens and positions of all it sees follow from one another; it aborts where they do not. */
     bool features, head;
+    /* A head whose rows' features lie in far memory, and where this test finds what is there; NULL: in the host's. */
+    uint8_t *(*far_at)(const void *p);
     bool raw;     /* features are captured states, which the head fuses itself */
     bool shipped; /* a target that makes features within its pass, bf16, as one on a GPU */
     /* A target with views: one row in so many that is verified under a view answers from another table; 0: all

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "transport/verbs/verbs_conn.h"
+#include "transport/worker/worker_far.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -186,6 +187,68 @@ static void test_try(void **state)
     assert_int_equal(gr_verbs_try_far(&pair_verbs[1], &path), GR_ENOTFOUND);
 }
 
+static int n_open;
+
+static enum gr_status open_gpu(int device, const struct gr_far_memory **out)
+{
+    assert_int_equal(device, 1);
+    n_open++;
+    *out = &far[1].memory;
+    return GR_OK;
+}
+
+static void close_gpu(const struct gr_far_memory *memory)
+{
+    assert_ptr_equal(memory, &far[1].memory);
+    n_open--;
+}
+
+/* What a worker's wish comes to, a target's or a drafter's, and that nothing is left open of one that is not met. */
+static void test_worker_wish(void **state)
+{
+    (void)state;
+    const struct gr_verbs_options before = *gr_verbs_configured();
+    static const struct {
+        const char *why_not;
+        bool required, disabled, peer_memory;
+        int n_device;
+        enum gr_status want;
+        bool direct;
+    } rows[] = {
+        {NULL, false, false, true, 2, GR_OK, true},
+        {NULL, true, false, true, 2, GR_OK, true},
+        {NULL, false, false, false, 2, GR_OK, false},
+        {NULL, true, false, false, 2, GR_EUNSUPPORTED, false},
+        {NULL, false, true, true, 2, GR_OK, false},
+        {"--transport names another transport than verbs", false, false, true, 2, GR_OK, false},
+        {"--transport names another transport than verbs", true, false, true, 2, GR_EINVAL, false},
+        {NULL, false, false, true, 0, GR_OK, false},
+        {NULL, true, false, true, 0, GR_EUNSUPPORTED, false},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+        const struct gr_worker_far_wish wish = {.why_not = rows[i].why_not,
+                                                .device = 1,
+                                                .required = rows[i].required,
+                                                .disabled = rows[i].disabled,
+                                                .open = open_gpu,
+                                                .close = close_gpu};
+        const struct gr_far_memory *out = &far[0].memory;
+        struct gr_verbs_options v = pair_verbs[1];
+        v.far = NULL;
+        gr_verbs_configure(&v);
+        fake_knobs.peer_memory = rows[i].peer_memory;
+        fake_knobs.n_device = rows[i].n_device;
+        assert_int_equal(gr_worker_far_open(&wish, &out), rows[i].want);
+        assert_ptr_equal(out, rows[i].direct ? &far[1].memory : NULL);
+        assert_ptr_equal(gr_verbs_configured()->far, out); /* connections have it, or nobody */
+        assert_int_equal(n_open, rows[i].direct);
+        gr_worker_far_close(out, close_gpu);
+        assert_null(gr_verbs_configured()->far);
+        assert_int_equal(n_open, 0);
+    }
+    gr_verbs_configure(&before);
+}
+
 /* ---- frames ---- */
 
 static void test_one_end(void **state)
@@ -327,7 +390,7 @@ int main(void)
         CASE(test_dmabuf),       CASE(test_peer_memory),  CASE(test_staging),        CASE(test_required),
         CASE(test_no_room),      CASE(test_try),          CASE(test_one_end),        CASE(test_two_sided),
         CASE(test_waits),        CASE(test_short_frames), CASE(test_memory_is_kept), CASE(test_spoilt_length),
-        CASE(test_memory_fails),
+        CASE(test_memory_fails), CASE(test_worker_wish),
     };
     return cmocka_run_group_tests_name("verbs far", tests, NULL, NULL);
 }

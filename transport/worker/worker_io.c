@@ -60,13 +60,14 @@ struct gr_worker_io {
     struct gr_worker_machine machine;
     struct gr_control *control; /* NULL: the orchestrator is away, and searched for */
     struct gr_rejoin *rejoin;
-    uint64_t orchestrator;   /* its incarnation */
-    uint64_t heard_ns;       /* when it said something last */
-    bool heard, pinged;      /* on this link */
-    bool told_away;          /* since it said something last */
-    uint64_t search_ns;      /* when to look again for one that is away */
-    uint64_t leave_limit_ns; /* a signal handler's; NEVER: none asked */
-    uint64_t leave_end_ns;   /* from when the loop heard of it; NEVER: it may stay */
+    const uint8_t *came_body; /* of the frame that on_frame is given */
+    uint64_t orchestrator;    /* its incarnation */
+    uint64_t heard_ns;        /* when it said something last */
+    bool heard, pinged;       /* on this link */
+    bool told_away;           /* since it said something last */
+    uint64_t search_ns;       /* when to look again for one that is away */
+    uint64_t leave_limit_ns;  /* a signal handler's; NEVER: none asked */
+    uint64_t leave_end_ns;    /* from when the loop heard of it; NEVER: it may stay */
     bool leave_sent;
     struct gr_compute *compute;
     uint64_t progress_ns; /* when something happened last; with config.spin_ns */
@@ -416,7 +417,9 @@ static bool receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_
         if (st == GR_OK) {
             progress = true;
             gr_no_alloc_begin();
+            w->came_body = f.body;
             st = w->machine.on_frame(w->machine.ctx, p->id, f.data, f.bytes, now_ns);
+            w->came_body = NULL;
             gr_conn_release(p->conn, &f);
             gr_no_alloc_end();
         }
@@ -441,6 +444,11 @@ uint8_t *gr_worker_io_frame_body(struct gr_worker_io *w, uint32_t peer)
 {
     const struct peer *p = peer_of(w, peer);
     return p != NULL && p->out_open ? p->out.body : NULL;
+}
+
+const uint8_t *gr_worker_io_came_body(const struct gr_worker_io *w)
+{
+    return w->came_body;
 }
 
 void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t bytes)

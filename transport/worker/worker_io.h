@@ -87,6 +87,8 @@ void gr_worker_io_fail(struct gr_worker_io *w, enum gr_status status);
 uint8_t *gr_worker_io_frame_begin(struct gr_worker_io *w, uint32_t peer, enum gr_frame_class class, uint32_t bytes);
 /* Where the rest of the bulk frame lies that has been begun, behind its head; NULL: in one piece with it. */
 uint8_t *gr_worker_io_frame_body(struct gr_worker_io *w, uint32_t peer);
+/* The same of the frame that on_frame is given; only within that call. */
+const uint8_t *gr_worker_io_came_body(const struct gr_worker_io *w);
 void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t bytes);
 void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m);
 /* Bytes that messages to the orchestrator may still take (control.h). */

@@ -67,36 +67,6 @@ void gr_worker_near_gpu(const char *gpu_pci)
     gr_verbs_prefer_near(gpu_pci);
 }
 
-bool gr_worker_may_use_rdma(void)
-{
-    return gr_verbs_worth_offering(gr_verbs_configured());
-}
-
-enum gr_status gr_worker_use_far(const struct gr_far_memory *far, bool required, bool *direct_out)
-{
-    struct gr_verbs_options v = *gr_verbs_configured();
-    enum gr_far_path path = GR_FAR_NONE;
-    v.far = far;
-    v.require_far = required;
-    *direct_out = false;
-    if (gr_verbs_try_far(&v, &path) != GR_OK) {
-        return required ? GR_EUNSUPPORTED : GR_OK;
-    }
-    *direct_out = path == GR_FAR_DMABUF || path == GR_FAR_PEER_MEMORY;
-    if (*direct_out) {
-        gr_verbs_configure(&v);
-    }
-    return GR_OK;
-}
-
-void gr_worker_forget_far(void)
-{
-    struct gr_verbs_options v = *gr_verbs_configured();
-    v.far = NULL;
-    gr_verbs_configure(&v);
-    gr_verbs_forget_peers();
-}
-
 int gr_worker_forced_transport(const struct gr_options *o)
 {
     static_assert((int)GR_CHOICE_LOOP == (int)GR_TRANSPORT_LOOP && (int)GR_CHOICE_SHM == (int)GR_TRANSPORT_SHM &&

@@ -3,7 +3,6 @@
 #define GR_TRANSPORT_WORKER_WORKER_OPTIONS_H
 
 #include "common/base/clock.h"
-#include "common/base/far_memory.h"
 #include "common/options/options.h"
 
 #include <stdbool.h>
@@ -19,14 +18,6 @@ int gr_worker_forced_transport(const struct gr_options *o);
 /* A worker whose model is on the GPU at this PCI address takes the RDMA device that is nearest to it, unless one is
  * named. Before its first connection. */
 void gr_worker_near_gpu(const char *gpu_pci);
-
-/* A connection over RDMA may come about. */
-bool gr_worker_may_use_rdma(void);
-/* Rows of bulk frames of RDMA connections lie in this memory from now on, if the process's RDMA device reaches it:
- * *direct_out. GR_EUNSUPPORTED (logged): it does not, and is required to. */
-GR_NODISCARD enum gr_status gr_worker_use_far(const struct gr_far_memory *far, bool required, bool *direct_out);
-/* What is kept of connections holds none of it any more; there are none. */
-void gr_worker_forget_far(void);
 
 /* asked_ms: of --spin-ms. To be woken costs 50 to 100 us on an idle machine, up to six times a round. By itself a
  * worker spins only where its model leaves the CPUs alone and four threads of a pair are few among them. */
