@@ -34,6 +34,25 @@ static enum gr_status follow_step(struct gr_lm *lm, const struct gr_steps *s, co
     return GR_EPROTO;
 }
 
+enum gr_status gr_lead_views(struct gr_lm *lm, struct gr_steps *s, const struct gr_follow_ops *ops,
+                             const struct gr_kv_budget *most, int n_view)
+{
+    GR_ASSERT(lm->view == NULL && n_view >= 1);
+    if (s != NULL) {
+        GR_TRY(gr_steps_views(s, most, n_view));
+    }
+    return ops->take_views(lm, most, n_view);
+}
+
+void gr_lead_no_views(struct gr_lm *lm, struct gr_steps *s, const struct gr_follow_ops *ops)
+{
+    if (s != NULL) {
+        const enum gr_status st = gr_steps_say(s, GR_STEP_NO_VIEWS);
+        (void)st; /* logged; the next pass fails with it */
+    }
+    ops->give_views_back(lm);
+}
+
 enum gr_status gr_follow(struct gr_lm *lm, struct gr_steps *s, const struct gr_follow_ops *ops)
 {
     struct gr_step step = {.kind = GR_STEP_COPY};

@@ -268,13 +268,14 @@ static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
     return compute(m, b);
 }
 
-static enum gr_status take_views(struct llama *m, const struct gr_kv_budget *most, int n_view)
+static enum gr_status take_views(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
 {
+    struct llama *m = of(lm);
     const struct gr_kv_views_config c = {.n_view = n_view,
                                          .n_layer = m->source.hf.n_layer,
                                          .n_kv_head = m->work.n_kv_head,
                                          .head_dim = m->work.head_dim,
-                                         .n_ctx_max = m->lm.n_ctx_max,
+                                         .n_ctx_max = lm->n_ctx_max,
                                          .most = *most};
     enum gr_status st = gr_kv_views_init(&m->views, &c);
     if (m->group != NULL) {
@@ -286,38 +287,18 @@ static enum gr_status take_views(struct llama *m, const struct gr_kv_budget *mos
     }
     GR_TRY(st);
     m->work.views = &m->views;
-    m->lm.view = m->views.view;
-    m->lm.n_view = n_view;
+    lm->view = m->views.view;
+    lm->n_view = n_view;
     return GR_OK;
 }
 
-static void give_views_back(struct llama *m)
+static void give_views_back(struct gr_lm *lm)
 {
+    struct llama *m = of(lm);
     gr_kv_views_finish(&m->views);
     m->work.views = NULL;
-    m->lm.view = NULL;
-    m->lm.n_view = 0;
-}
-
-static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
-{
-    struct llama *m = of(lm);
-    GR_ASSERT(lm->view == NULL && n_view >= 1);
-    GR_TRY(gr_llama_source_check_views(&m->source, lm));
-    if (leads(m)) {
-        GR_TRY(gr_steps_views(&m->steps, most, n_view));
-    }
-    return take_views(m, most, n_view);
-}
-
-static void llama_view_destroy(struct gr_lm *lm)
-{
-    struct llama *m = of(lm);
-    if (leads(m)) {
-        const enum gr_status st = gr_steps_say(&m->steps, GR_STEP_NO_VIEWS);
-        (void)st; /* logged; the next pass fails with it */
-    }
-    give_views_back(m);
+    lm->view = NULL;
+    lm->n_view = 0;
 }
 
 struct copy {
@@ -365,24 +346,29 @@ static void follow_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const
     copy_cells(of(lm), n, src, dst);
 }
 
-static enum gr_status follow_take_views(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
+/* What a rank does itself, whoever says so. */
+static const struct gr_follow_ops own_part = {.forward = follow_forward,
+                                              .copy_cells = follow_copy_cells,
+                                              .take_views = take_views,
+                                              .give_views_back = give_views_back};
+
+static enum gr_status cpu_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
 {
-    return take_views(of(lm), most, n_view);
+    struct llama *m = of(lm);
+    GR_TRY(gr_llama_source_check_views(&m->source, lm));
+    return gr_lead_views(lm, leads(m) ? &m->steps : NULL, &own_part, most, n_view);
 }
 
-static void follow_give_views_back(struct gr_lm *lm)
+static void cpu_view_destroy(struct gr_lm *lm)
 {
-    give_views_back(of(lm));
+    struct llama *m = of(lm);
+    gr_lead_no_views(lm, leads(m) ? &m->steps : NULL, &own_part);
 }
 
 static enum gr_status llama_follow(struct gr_lm *lm)
 {
-    static const struct gr_follow_ops ops = {.forward = follow_forward,
-                                             .copy_cells = follow_copy_cells,
-                                             .take_views = follow_take_views,
-                                             .give_views_back = follow_give_views_back};
     GR_ASSERT(follows(of(lm)));
-    return gr_follow(lm, &of(lm)->steps, &ops);
+    return gr_follow(lm, &of(lm)->steps, &own_part);
 }
 
 struct fuse {
@@ -424,8 +410,8 @@ static void llama_destroy(struct gr_lm *lm)
 static const struct gr_lm_ops llama_ops = {
     .forward = llama_forward,
     .copy_cells = llama_copy_cells,
-    .view_create = llama_view_create,
-    .view_destroy = llama_view_destroy,
+    .view_create = cpu_view_create,
+    .view_destroy = cpu_view_destroy,
     .follow = llama_follow,
     .destroy = llama_destroy,
 };
@@ -434,8 +420,8 @@ static const struct gr_lm_ops llama_ops = {
 static const struct gr_lm_ops llama_head_ops = {
     .forward = llama_forward,
     .copy_cells = llama_copy_cells,
-    .view_create = llama_view_create,
-    .view_destroy = llama_view_destroy,
+    .view_create = cpu_view_create,
+    .view_destroy = cpu_view_destroy,
     .fuse = llama_fuse,
     .destroy = llama_destroy,
 };

@@ -325,16 +325,6 @@ static void give_views_back(struct gr_lm *lm)
     lm->n_view = 0;
 }
 
-static void llama_view_destroy(struct gr_lm *lm)
-{
-    struct llama *m = of(lm);
-    if (leads(m)) {
-        const enum gr_status st = gr_steps_say(&m->steps, GR_STEP_NO_VIEWS);
-        (void)st; /* logged; the next pass fails with it */
-    }
-    give_views_back(lm);
-}
-
 static enum gr_status make_views(struct llama *m, const struct gr_kv_budget *most, int n_view)
 {
     const struct gr_kv_views_config c = view_config(m, most, n_view, m->lm.n_ctx_max);
@@ -362,23 +352,27 @@ static enum gr_status take_views(struct gr_lm *lm, const struct gr_kv_budget *mo
     return GR_OK;
 }
 
-static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
+/* What a rank does itself, whoever says so. */
+static const struct gr_follow_ops own_part = {
+    .forward = compute, .copy_cells = copy_cells, .take_views = take_views, .give_views_back = give_views_back};
+
+static enum gr_status cuda_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
 {
     struct llama *m = of(lm);
-    GR_ASSERT(lm->view == NULL && n_view >= 1);
     GR_TRY(gr_llama_source_check_views(&m->source, lm));
-    if (leads(m)) {
-        GR_TRY(gr_steps_views(&m->steps, most, n_view));
-    }
-    return take_views(lm, most, n_view);
+    return gr_lead_views(lm, leads(m) ? &m->steps : NULL, &own_part, most, n_view);
+}
+
+static void cuda_view_destroy(struct gr_lm *lm)
+{
+    struct llama *m = of(lm);
+    gr_lead_no_views(lm, leads(m) ? &m->steps : NULL, &own_part);
 }
 
 static enum gr_status llama_follow(struct gr_lm *lm)
 {
-    static const struct gr_follow_ops ops = {
-        .forward = compute, .copy_cells = copy_cells, .take_views = take_views, .give_views_back = give_views_back};
     GR_ASSERT(follows(of(lm)));
-    return gr_follow(lm, &of(lm)->steps, &ops);
+    return gr_follow(lm, &of(lm)->steps, &own_part);
 }
 
 /* Ranks read each other's memory, so none gives its own back before all have come to their end; of a group that has
@@ -427,8 +421,8 @@ static const struct gr_lm_ops llama_ops = {
     .forward = llama_forward,
     .again = llama_again,
     .copy_cells = llama_copy_cells,
-    .view_create = llama_view_create,
-    .view_destroy = llama_view_destroy,
+    .view_create = cuda_view_create,
+    .view_destroy = cuda_view_destroy,
     .destroy = llama_destroy,
 };
 
@@ -436,8 +430,8 @@ static const struct gr_lm_ops llama_ops = {
 static const struct gr_lm_ops llama_rank_ops = {
     .forward = llama_forward,
     .copy_cells = llama_copy_cells,
-    .view_create = llama_view_create,
-    .view_destroy = llama_view_destroy,
+    .view_create = cuda_view_create,
+    .view_destroy = cuda_view_destroy,
     .follow = llama_follow,
     .destroy = llama_destroy,
 };
