@@ -38,11 +38,14 @@ struct nccl_ranks {
     int begin[GR_GROUP_RANK_MAX + 1];
     /* Who looks whether a pass ends. */
     pthread_t watcher;
-    pthread_mutex_t mutex;
-    pthread_cond_t change;
-    uint64_t since; /* the pass that is in flight; 0: none. With mutex */
+    pthread_mutex_t mutex; /* of since, ends, helper and gone */
+    pthread_cond_t change; /* of ends and gone */
+    uint64_t since;        /* the pass that is in flight; 0: none */
     bool watches, ends;
-    atomic_bool late, aborted, gone; /* gone: the communicator is no more */
+    /* Who ends the communicator, since that may wait. */
+    pthread_t helper;
+    bool gone; /* it has ended, and the helper looks at nothing here any more when it is joined */
+    atomic_bool late, aborted;
 };
 
 static struct nccl_ranks *of(struct gr_cuda_ranks *r)
@@ -156,27 +159,26 @@ static void *abort_comm(void *arg)
 {
     struct nccl_ranks *p = arg;
     (void)p->api.abort(p->comm);
-    atomic_store(&p->gone, true);
+    pthread_mutex_lock(&p->mutex);
+    p->gone = true;
+    pthread_cond_broadcast(&p->change);
+    pthread_mutex_unlock(&p->mutex);
     return NULL;
 }
 
-/* In a thread of its own, since it may wait. The first call counts. */
-static bool start_abort(struct nccl_ranks *p)
+/* The first call counts. Where no thread can be had the communicator never goes, and the process ends without it. */
+static void start_abort(struct nccl_ranks *p)
 {
-    pthread_t helper;
-    if (atomic_exchange(&p->aborted, true)) {
-        return false;
+    pthread_mutex_lock(&p->mutex);
+    if (!atomic_exchange(&p->aborted, true) && pthread_create(&p->helper, NULL, abort_comm, p) != 0) {
+        log_error("cannot start the thread that ends NCCL");
     }
-    if (pthread_create(&helper, NULL, abort_comm, p) != 0) {
-        return false;
-    }
-    pthread_detach(helper);
-    return true;
+    pthread_mutex_unlock(&p->mutex);
 }
 
 static void nccl_abort(struct gr_cuda_ranks *r)
 {
-    (void)start_abort(of(r));
+    start_abort(of(r));
 }
 
 static void abort_device(void *device)
@@ -184,13 +186,24 @@ static void abort_device(void *device)
     nccl_abort(device);
 }
 
-static void await_gone(struct nccl_ranks *p)
+/* Of the clock that gr_clock_ns() and the condition go by. */
+static struct timespec in(uint64_t ns)
 {
-    const struct timespec t = {.tv_nsec = (long)GR_MS};
-    const uint64_t begin = gr_clock_ns();
-    while (!atomic_load(&p->gone) && gr_clock_ns() - begin < ABORT_NS) {
-        nanosleep(&t, NULL); /* NCCL tells nobody when it has ended */
+    const uint64_t at = gr_clock_ns() + ns;
+    return (struct timespec){.tv_sec = (time_t)(at / GR_S), .tv_nsec = (long)(at % GR_S)};
+}
+
+/* Whether the communicator has ended, in the time that it may take. */
+static bool await_gone(struct nccl_ranks *p)
+{
+    const struct timespec until = in(ABORT_NS);
+    pthread_mutex_lock(&p->mutex);
+    while (!p->gone && pthread_cond_timedwait(&p->change, &p->mutex, &until) == 0) {
+        continue;
     }
+    const bool gone = p->gone;
+    pthread_mutex_unlock(&p->mutex);
+    return gone;
 }
 
 /* No rank says who is late: NCCL's kernels wait, and tell nobody for whom. Where they do not end, the process does. */
@@ -199,22 +212,11 @@ static void end_late(struct nccl_ranks *p)
     log_error("tensor-parallel rank %d: sums over NCCL of step %" PRIu64 " have not come within %.1f s: the group ends",
               p->group->rank, p->group->step, (double)p->group->limit_ns / 1e9);
     atomic_store(&p->late, true);
-    (void)start_abort(p);
-    await_gone(p);
-    if (!atomic_load(&p->gone)) {
+    start_abort(p);
+    if (!await_gone(p)) {
         log_error("tensor-parallel rank %d: NCCL does not end; this process does", p->group->rank);
         (void)kill(getpid(), SIGKILL);
     }
-}
-
-static struct timespec in_a_while(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_nsec += (long)LOOK_NS;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    return t;
 }
 
 static void *watch(void *arg)
@@ -223,7 +225,7 @@ static void *watch(void *arg)
     bool late = false;
     pthread_mutex_lock(&p->mutex);
     while (!p->ends && !late) {
-        const struct timespec until = in_a_while();
+        const struct timespec until = in(LOOK_NS);
         (void)pthread_cond_timedwait(&p->change, &p->mutex, &until);
         late = p->since != 0 && p->alone.limit_ns > 0 && gr_clock_ns() - p->since > p->alone.limit_ns;
     }
@@ -266,6 +268,17 @@ static enum gr_status nccl_status(struct gr_cuda_ranks *r)
     return p->group->status;
 }
 
+/* Nobody looks at it any more but the helper, which has only to return. */
+static void finish(struct nccl_ranks *p)
+{
+    if (p->comm != NULL) {
+        pthread_join(p->helper, NULL);
+    }
+    pthread_cond_destroy(&p->change);
+    pthread_mutex_destroy(&p->mutex);
+    free(p);
+}
+
 static void nccl_destroy(struct gr_cuda_ranks *r)
 {
     struct nccl_ranks *p = of(r);
@@ -273,18 +286,19 @@ static void nccl_destroy(struct gr_cuda_ranks *r)
     if (p->watches) {
         pthread_mutex_lock(&p->mutex);
         p->ends = true;
-        pthread_cond_signal(&p->change);
+        pthread_cond_broadcast(&p->change);
         pthread_mutex_unlock(&p->mutex);
         pthread_join(p->watcher, NULL);
     }
+    bool gone = p->comm == NULL;
     if (p->comm != NULL) {
-        (void)start_abort(p);
-        await_gone(p);
+        start_abort(p);
+        gone = await_gone(p);
     }
     gr_cuda_give_back(p->device, p->r.part[0]);
     gr_cuda_give_back(p->device, p->columns);
-    if (p->comm == NULL || atomic_load(&p->gone)) {
-        free(p); /* else a thread still looks at it, in a process that ends */
+    if (gone) { /* else a thread still looks at it, in a process that ends */
+        finish(p);
     }
 }
 
@@ -339,6 +353,15 @@ static enum gr_status try_all(struct nccl_ranks *p)
     return gr_cuda_wait(p->device, "first sums over NCCL");
 }
 
+static void init_change(struct nccl_ranks *p)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->change, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 static enum gr_status start_watcher(struct nccl_ranks *p)
 {
     if (pthread_create(&p->watcher, NULL, watch, p) != 0) {
@@ -376,7 +399,7 @@ enum gr_status gr_cuda_ranks_nccl_create(const struct gr_cuda_ranks_config *c, b
     p->n_out_max = c->n_out_max;
     memcpy(p->begin, c->begin, sizeof(p->begin));
     pthread_mutex_init(&p->mutex, NULL);
-    pthread_cond_init(&p->change, NULL);
+    init_change(p);
     const enum gr_status st = build(p, c);
     if (st != GR_OK) {
         nccl_destroy(&p->r);
