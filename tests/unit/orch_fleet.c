@@ -26,11 +26,12 @@ static void on_open(struct fleet *f, uint32_t worker, const struct gr_msg *m)
     if (sends_elsewhere(f, worker, m)) {
         return;
     }
-    if (f->full[worker]) {
+    if (f->full[worker] || f->rejects[worker]) {
+        const enum gr_status why = f->full[worker] ? GR_ELIMIT : GR_EINVAL;
         answer_later(f, worker,
                      (struct gr_msg){.type = GR_MSG_ERROR,
                                      .session = m->session,
-                                     .error = {.code = (uint32_t)-GR_ELIMIT, .text = "no room"}});
+                                     .error = {.code = (uint32_t)-why, .text = "no room, or no such thing"}});
         return;
     }
     f->hash[m->session] = 0;

@@ -31,6 +31,7 @@ struct fleet {
     bool is_target[WORKER_MAX];
     uint32_t n_told_none[WORKER_MAX]; /* DETACHs of a target: a session has no drafter any more */
     bool full[WORKER_MAX];            /* a target refuses: it has no room */
+    bool rejects[WORKER_MAX];         /* a target refuses: the request is not one for it */
     bool ending[WORKER_MAX];          /* it is to end, and sends what comes elsewhere */
     bool deaf[WORKER_MAX];            /* a drafter cannot reach any target */
     uint64_t hash[SESSIONS];          /* of what a session's text is by now; by its number */

@@ -563,6 +563,107 @@ static void test_drain_outlives_a_link(void **state)
     destroy_fleet(f);
 }
 
+/* Requests that targets refuse, for want of room or because of what they ask, say nothing against the targets: none is
+ * given up, none is passed over afterwards. */
+static void test_refusals_are_no_deaths(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    for (uint32_t i = 0; i < 3; i++) {
+        join(f, i, GR_WORKER_TARGET, 4);
+    }
+    join(f, 3, GR_WORKER_DRAFT, 12);
+    for (int i = 0; i < 200; i++) {
+        for (uint32_t w = 0; w < 3; w++) {
+            f->full[w] = i % 2 == 0;
+            f->rejects[w] = i % 2 == 1;
+        }
+        (void)open_session(f, i % 3 == 0);
+        settle(f);
+        assert_int_equal(f->n_failed, i + 1);
+        f->now_ns += GR_S / 10;
+        (void)gr_orch_step(f->orch, f->now_ns);
+    }
+    assert_int_equal(gr_orch_n_worker(f->orch, GR_WORKER_TARGET), 3);
+    assert_int_equal(gr_orch_n_worker(f->orch, GR_WORKER_DRAFT), 1);
+    memset(f->full, 0, sizeof(f->full));
+    memset(f->rejects, 0, sizeof(f->rejects));
+    for (int i = 0; i < 12; i++) {
+        (void)open_session(f, false);
+        settle(f);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_false(status_of(f, i).draining || status_of(f, i).leaving);
+        assert_int_equal(held_by(f, i), 4);
+    }
+    assert_int_equal(f->n_failed, 200);
+    destroy_fleet(f);
+}
+
+/* A minute of requests at three times what there are slots for, each answer taking eight looks at the clock. */
+enum { TICKS = 120, TICKS_A_TURN = 8, SLOTS = 16, OFFERED = 3 * SLOTS / TICKS_A_TURN };
+
+static void take_turns(struct fleet *f, uint64_t *id, int *until, int now)
+{
+    for (int k = 0; k < SLOTS; k++) {
+        if (id[k] != 0 && until[k] == now) {
+            end_turn(f, id[k]);
+            id[k] = 0;
+        }
+    }
+    settle(f);
+}
+
+static void keep(uint64_t *id, int *until, uint64_t taken, int end)
+{
+    int k = 0;
+    while (k < SLOTS && id[k] != 0) {
+        k++;
+    }
+    assert_true(k < SLOTS); /* no more run than there are slots */
+    id[k] = taken;
+    until[k] = end;
+}
+
+/* Who is too many is told so before the clock goes on, and slots are never idle for it. */
+static void test_overload(void **state)
+{
+    (void)state;
+    uint64_t id[SLOTS] = {0};
+    int until[SLOTS] = {0}, n_asked = 0, n_taken = 0;
+    struct fleet *f = make_fleet();
+    for (uint32_t i = 0; i < 2; i++) {
+        join(f, i, GR_WORKER_TARGET, SLOTS / 2);
+    }
+    for (int now = 0; now < TICKS; now++) {
+        take_turns(f, id, until, now);
+        for (int i = 0; i < OFFERED; i++, n_asked++) {
+            struct gr_session_info info;
+            const int n_failed = f->n_failed;
+            f->full[0] = held_by(f, 0) >= SLOTS / 2;
+            f->full[1] = held_by(f, 1) >= SLOTS / 2;
+            const uint64_t asked = open_session(f, false);
+            settle(f);
+            const bool taken = gr_orch_session_info(f->orch, asked, f->now_ns, &info);
+            assert_int_equal(f->n_failed, n_failed + !taken);
+            if (taken) {
+                assert_int_equal(info.state, GR_SESSION_RUNNING);
+                keep(id, until, asked, now + TICKS_A_TURN);
+                n_taken++;
+            }
+        }
+        assert_in_range(gr_orch_n_session(f->orch), 0, SLOTS);
+        f->now_ns += GR_S / 2;
+        (void)gr_orch_step(f->orch, f->now_ns);
+    }
+    print_message("# %d of %d requests were taken; %d would fill all slots\n", n_taken, n_asked,
+                  SLOTS * TICKS / TICKS_A_TURN);
+    assert_true(10 * n_taken >= 9 * SLOTS * TICKS / TICKS_A_TURN);
+    assert_int_equal(f->n_failed, n_asked - n_taken);
+    assert_int_equal(gr_orch_n_worker(f->orch, GR_WORKER_TARGET), 2);
+    destroy_fleet(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -583,6 +684,8 @@ int main(void)
         cmocka_unit_test(test_a_target_sends_elsewhere),
         cmocka_unit_test(test_nobody_else_is_there),
         cmocka_unit_test(test_a_drafter_sends_elsewhere),
+        cmocka_unit_test(test_refusals_are_no_deaths),
+        cmocka_unit_test(test_overload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
