@@ -35,9 +35,6 @@ static int set_up(void **state)
                                        .n_seq_max = 1,
                                        .n_state = N_STATE,
                                        .far_feature_bytes = N_ROW * WIDTH * sizeof(*at)};
-    if (gr_device_check(0) != GR_OK) {
-        return 0;
-    }
     assert_int_equal(gr_cuda_far_memory_open(0, &far), GR_OK);
     assert_int_equal(far->take(far->ctx, gr_far_whole_pages(N_ROW * WIDTH * sizeof(*at)), &p), GR_OK);
     assert_int_equal(gr_cuda_eagle3_create(&c, 0, NULL, NULL, &lm), GR_OK);
@@ -50,10 +47,8 @@ static int tear_down(void **state)
 {
     (void)state;
     gr_lm_destroy(lm);
-    if (far != NULL) {
-        far->give(far->ctx, (uint8_t *)at);
-        gr_cuda_far_memory_close(far);
-    }
+    far->give(far->ctx, (uint8_t *)at);
+    gr_cuda_far_memory_close(far);
     return 0;
 }
 
@@ -99,9 +94,6 @@ static void test_prompt(void **state)
     static float whole[N_ROW * WIDTH];
     int32_t token[N_ROW];
     float *before = NULL;
-    if (far == NULL) {
-        skip();
-    }
     for (uint32_t seed = 1; seed <= 5; seed++) {
         for (int i = 0; i < N_ROW; i++) {
             token[i] = (int32_t)((seed * 131 + (uint32_t)i * 37) % 4000);
@@ -121,9 +113,6 @@ static void test_states(void **state)
     (void)state;
     static float whole[N_ROW * WIDTH];
     int32_t token[N_ROW], none[N_ROW], from[N_ROW], to[N_ROW];
-    if (far == NULL) {
-        skip();
-    }
     for (int i = 0; i < N_ROW; i++) {
         token[i] = (i * 53 + 7) % 4000;
         none[i] = -1;
@@ -142,6 +131,10 @@ static void test_states(void **state)
 
 int main(void)
 {
+    if (gr_device_check(0) != GR_OK) {
+        puts("1..0 # SKIP no GPU"); /* meson takes a case that cmocka skips for one that has failed */
+        return 0;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_prompt), cmocka_unit_test(test_states)};
     return cmocka_run_group_tests_name("features in a GPU's memory", tests, set_up, tear_down);
 }
