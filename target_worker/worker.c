@@ -4,6 +4,7 @@
 #include "common/base/fallback.h"
 #include "common/base/free_memory.h"
 #include "common/base/log.h"
+#include "common/process/joined.h"
 #include "model/files/capture.h"
 #include "model/cuda/llama.h"
 #include "common/base/device.h"
@@ -231,6 +232,8 @@ static enum gr_status open_group(struct worker *w, const struct gr_target_option
                                            .transport = o->rank_transport,
                                            .allreduce = o->rank_allreduce,
                                            .limit_ns = o->rank_limit_ns,
+                                           .meets_at = o->rank_group,
+                                           .listen = o->rank_listen,
                                            .ranks = o->ranks,
                                            .argv = o->argv};
     return gr_rank_group_open(&g, hf, c, &w->group);
@@ -280,7 +283,8 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     } else if (o->head != NULL && o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
-    return create_llama(o, &c, hf, fingerprint, &w->lm);
+    GR_TRY(create_llama(o, &c, hf, fingerprint, &w->lm));
+    return o->rank_group != NULL ? gr_rank_group_compare(w->group, *fingerprint, w->lm->numerics_id) : GR_OK;
 }
 
 /* At least a prompt chunk, a tree, and what a refresh computes again; more than the context has no use. */
@@ -400,6 +404,8 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     GR_TRY(gr_far_features_open(o, &w->far));
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
     if (follows(o)) {
+        gr_joined_tell(); /* whoever has started it sees that its group is whole */
+        gr_worker_signals_follow();
         return GR_OK;
     }
     GR_TRY(create_machine(w, o, w->lm->n_vocab));

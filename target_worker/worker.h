@@ -34,6 +34,9 @@ struct gr_target_options {
     int rank_transport;           /* enum gr_cuda_ranks_kind: how GPUs of a group exchange sums */
     bool rank_allreduce;          /* in NCCL's order, instead of the unsplit model's */
     uint64_t rank_limit_ns;       /* that a rank waits for another in a pass */
+    const char *rank_group;       /* where the processes of a group meet that are started one by one; NULL: rank 0
+                                     starts the others on its host. The device and ranks->rank are this one's then */
+    const char *rank_listen;      /* of such a rank that follows: where higher ones connect; NULL: any port */
     struct gr_ranks *ranks;       /* borrowed: of this process where a rank 0 has started it, else not started yet */
     char *const *argv;            /* borrowed; of this process, for the other ranks */
     int n_ctx_max;                /* 0: the model's */

@@ -14,10 +14,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define VARIABLE "GRAFT_GROUP"
+#define LISTENER "GRAFT_GROUP_LISTENER"
 #define PROGRAM "/proc/self/exe"
 #define GRACE_MS 2000
 
@@ -46,6 +48,26 @@ const char *gr_ranks_role(const struct gr_ranks *r, const char *program)
     static char role[32];
     snprintf(role, sizeof(role), "%s rank %d", program, r->rank);
     return role;
+}
+
+/* The descriptor stays open in whoever hands it over, and across exec. */
+void gr_ranks_hand_over(int listen_fd)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", listen_fd);
+    (void)fcntl(listen_fd, F_SETFD, 0);
+    setenv(LISTENER, text, 1);
+}
+
+int gr_ranks_listener(void)
+{
+    const char *text = getenv(LISTENER);
+    int fd = -1;
+    if (text == NULL || sscanf(text, "%d", &fd) != 1 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+        fd = -1;
+    }
+    unsetenv(LISTENER);
+    return fd;
 }
 
 /* ---- rank 0 starts them ---- */
@@ -153,22 +175,44 @@ static void end_with(struct gr_ranks *r, int rank, int status)
     _exit(WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : GR_CHILD_EXIT_AGAIN);
 }
 
+/* Nobody here knows how it ended; whoever has started it does. */
+static void end_without(struct gr_ranks *r, int rank)
+{
+    abort_waits(r);
+    log_error("rank %d of %d on host %s is gone: the tensor-parallel group ends", rank, r->n_rank, r->host[rank]);
+    _exit(GR_CHILD_EXIT_AGAIN);
+}
+
+static void take_end(struct gr_ranks *r, int rank)
+{
+    const bool far = r->pid[rank] == GR_RANKS_FAR;
+    const int status = far ? 0 : wait_for(r->pid[rank]);
+    if (!atomic_load(&r->ending) && far) {
+        end_without(r, rank);
+    } else if (!atomic_load(&r->ending)) {
+        end_with(r, rank, status);
+    }
+    r->pid[rank] = 0;
+}
+
+/* A process's pipe becomes readable when it ends; what a socket brings is not the watcher's. */
+static short event_of(const struct gr_ranks *r, int rank)
+{
+    return r->pid[rank] == GR_RANKS_FAR ? POLLRDHUP : POLLIN;
+}
+
 static void *watch(void *arg)
 {
     struct gr_ranks *r = arg;
     struct pollfd p[GR_RANKS_MAX];
     for (int left = r->n_rank - 1; left > 0;) {
         for (int i = 1; i < r->n_rank; i++) {
-            p[i - 1] = (struct pollfd){.fd = r->pid[i] != 0 ? r->alive_fd[i] : -1, .events = POLLIN};
+            p[i - 1] = (struct pollfd){.fd = r->pid[i] != 0 ? r->alive_fd[i] : -1, .events = event_of(r, i)};
         }
         (void)poll(p, (nfds_t)(r->n_rank - 1), -1);
         for (int i = 1; i < r->n_rank; i++) {
             if (r->pid[i] != 0 && p[i - 1].revents != 0) {
-                const int status = wait_for(r->pid[i]);
-                if (!atomic_load(&r->ending)) {
-                    end_with(r, i, status);
-                }
-                r->pid[i] = 0;
+                take_end(r, i);
                 left--;
             }
         }
@@ -195,7 +239,9 @@ static void close_all(struct gr_ranks *r)
 static void kill_all(const struct gr_ranks *r)
 {
     for (int i = 1; i < r->n_rank; i++) {
-        if (r->pid[i] != 0) {
+        if (r->pid[i] == GR_RANKS_FAR) {
+            (void)shutdown(r->alive_fd[i], SHUT_RDWR);
+        } else if (r->pid[i] != 0) {
             kill(r->pid[i], SIGKILL);
         }
     }
@@ -209,6 +255,16 @@ static void kill_and_wait(const struct gr_ranks *r)
             (void)wait_for(r->pid[i]);
         }
     }
+}
+
+static enum gr_status start_watcher(struct gr_ranks *r)
+{
+    if (pthread_create(&r->watcher, NULL, watch, r) != 0) {
+        log_error("cannot start the thread that watches a group of %d ranks", r->n_rank);
+        return GR_ENOMEM;
+    }
+    r->watches = true;
+    return GR_OK;
 }
 
 enum gr_status gr_ranks_start(struct gr_ranks *r, int n_rank, char *const *argv)
@@ -225,17 +281,26 @@ enum gr_status gr_ranks_start(struct gr_ranks *r, int n_rank, char *const *argv)
     for (int i = 1; st == GR_OK && i < n_rank; i++) {
         st = start_rank(r, i, argv);
     }
-    if (st == GR_OK && pthread_create(&r->watcher, NULL, watch, r) != 0) {
-        log_error("cannot start the thread that watches a group of %d ranks", n_rank);
-        st = GR_ENOMEM;
-    }
+    st = st == GR_OK ? start_watcher(r) : st;
     if (st != GR_OK) {
         kill_and_wait(r);
         close_all(r);
-        return st;
     }
-    r->watches = true;
-    return GR_OK;
+    return st;
+}
+
+enum gr_status gr_ranks_watch(struct gr_ranks *r, const int *fd, char (*host)[64])
+{
+    for (int i = 1; i < r->n_rank; i++) {
+        r->alive_fd[i] = fcntl(fd[i], F_DUPFD_CLOEXEC, 3);
+        if (r->alive_fd[i] < 0) {
+            log_error("a group of %d ranks: %s", r->n_rank, strerror(errno));
+            return GR_EIO;
+        }
+        r->pid[i] = GR_RANKS_FAR;
+        snprintf(r->host[i], sizeof(r->host[i]), "%s", host[i]);
+    }
+    return start_watcher(r);
 }
 
 enum gr_status gr_ranks_map(struct gr_ranks *r, size_t bytes)

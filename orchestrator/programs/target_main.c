@@ -76,7 +76,7 @@ static struct gr_target_options target_options(const struct gr_options *o, const
                                       .capture_layers = o->capture_layers,
                                       .feature_keep = (int)o->feature_keep,
                                       .join = o->join,
-                                      .device = gr_devices_of(&o->device, ranks->rank),
+                                      .device = gr_devices_of(&o->device, o->tp_group != NULL ? 0 : ranks->rank),
                                       .devices = o->device,
                                       .listen = o->colocate_draft != NULL ? NULL
                                                 : o->listen != NULL       ? o->listen
@@ -87,6 +87,8 @@ static struct gr_target_options target_options(const struct gr_options *o, const
                                       .isa = gr_option_choice(o, GR_OPTION_isa),
                                       .n_thread = (int)o->threads,
                                       .n_rank = (int)o->tensor_parallel_size,
+                                      .rank_group = o->tp_group,
+                                      .rank_listen = o->listen,
                                       .rank_transport = o->tp_transport,
                                       .rank_allreduce = o->tp_allreduce == GR_CHOICE_TP_ALLREDUCE_NCCL,
                                       .rank_limit_ns = (uint64_t)o->rank_timeout,
@@ -137,7 +139,7 @@ int main(int argc, char **argv)
     gr_log_init("target");
     gr_program_begin();
     gr_joined_inherit();
-    const bool follows = gr_ranks_inherit(&ranks);
+    bool follows = gr_ranks_inherit(&ranks);
     if (follows) {
         gr_log_init(gr_ranks_role(&ranks, "target"));
     }
@@ -147,6 +149,11 @@ int main(int argc, char **argv)
     const int status = gr_worker_options_read(&options, GR_CMD_TARGET, argc, argv);
     if (status >= 0) {
         return status;
+    }
+    if (options.tp_group != NULL) { /* it was started by itself, as one of a group */
+        ranks.rank = (int)options.tp_rank;
+        follows = ranks.rank > 0;
+        gr_log_init(gr_ranks_role(&ranks, "target"));
     }
     struct gr_target_options o = target_options(&options, &ranks);
     struct gr_draft_options draft = draft_options(&options);

@@ -183,7 +183,7 @@ static void test_mismatches(void **state)
 static void test_clients(void **state)
 {
     (void)state;
-    for (uint32_t role = GR_ROLE_ORCHESTRATOR; role <= GR_ROLE_RANK; role++) {
+    for (uint32_t role = GR_ROLE_ORCHESTRATOR; role <= GR_ROLE_MEMBER; role++) {
         struct both b;
         both_init(&b, false);
         b.side[0].self.role = GR_ROLE_CLIENT;
@@ -192,21 +192,33 @@ static void test_clients(void **state)
     }
 }
 
+static void fit_each_other_alone(uint32_t listens, uint32_t comes)
+{
+    for (uint32_t role = GR_ROLE_ORCHESTRATOR; role <= GR_ROLE_MEMBER; role++) {
+        struct both b;
+        both_init(&b, false);
+        b.side[0].self.role = comes;
+        b.side[1].self.role = role;
+        both_expect(&b, role == listens ? GR_OK : GR_EMISMATCH);
+        both_init(&b, false);
+        b.side[0].self.role = listens;
+        b.side[1].self.role = role;
+        both_expect(&b, role == comes ? GR_OK : GR_EMISMATCH);
+    }
+}
+
 /* The two ends of a rendezvous fit each other, and nobody else. */
 static void test_ranks_of_a_job(void **state)
 {
     (void)state;
-    for (uint32_t role = GR_ROLE_ORCHESTRATOR; role <= GR_ROLE_RANK; role++) {
-        struct both b;
-        both_init(&b, false);
-        b.side[0].self.role = GR_ROLE_RANK;
-        b.side[1].self.role = role;
-        both_expect(&b, role == GR_ROLE_LEAD ? GR_OK : GR_EMISMATCH);
-        both_init(&b, false);
-        b.side[0].self.role = GR_ROLE_LEAD;
-        b.side[1].self.role = role;
-        both_expect(&b, role == GR_ROLE_RANK ? GR_OK : GR_EMISMATCH);
-    }
+    fit_each_other_alone(GR_ROLE_LEAD, GR_ROLE_RANK);
+}
+
+/* So do those of a tensor-parallel group. */
+static void test_members_of_a_group(void **state)
+{
+    (void)state;
+    fit_each_other_alone(GR_ROLE_HOST, GR_ROLE_MEMBER);
 }
 
 /* What is not announced is not compared; an orchestrator has neither vocabulary nor features. */
@@ -589,6 +601,7 @@ int main(void)
         cmocka_unit_test(test_mismatches),
         cmocka_unit_test(test_clients),
         cmocka_unit_test(test_ranks_of_a_job),
+        cmocka_unit_test(test_members_of_a_group),
         cmocka_unit_test(test_unset_fits),
         cmocka_unit_test(test_choose),
         cmocka_unit_test(test_names),

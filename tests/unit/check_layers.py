@@ -60,7 +60,7 @@ ROOMS = {
     "orchestrator/machine": PROTOCOL,
     # What the machines are wrapped in.
     "target_worker/compute": [*RULES, "model", "target_worker/machine", "target_worker/policy"],
-    "target_worker": ["common/base", "common/process", *MODEL, "model/group", "model/load", "transport", "transport/worker", "target_worker/compute",
+    "target_worker": ["common/base", "common/process", *MODEL, "model/group", "model/load", "transport", "transport/connect", "transport/worker", "target_worker/compute",
                       "target_worker/machine", "target_worker/policy"],
     "draft_worker/compute": [*RULES, "model", "draft_worker/machine", "draft_worker/tree"],
     "draft_worker": ["common/base", *MODEL, "transport", "transport/worker", "draft_worker/compute", "draft_worker/machine"],

@@ -25,7 +25,8 @@
 #define GR_CLUSTER_BYTES 64      /* of a cluster's name, its NUL included */
 
 /* A client asks an orchestrator for text; it talks to nobody else. LEAD and RANK are the two ends of the rendezvous of
- * `graft launch', which is no orchestrator: they talk to each other alone. */
+ * `graft launch', which is no orchestrator: they talk to each other alone. So do HOST and MEMBER, of a tensor-parallel
+ * group: a process that listens for others of the group, and one that comes. */
 enum gr_role {
     GR_ROLE_ORCHESTRATOR = 1,
     GR_ROLE_TARGET = 2,
@@ -33,6 +34,8 @@ enum gr_role {
     GR_ROLE_CLIENT = 4,
     GR_ROLE_LEAD = 5,
     GR_ROLE_RANK = 6,
+    GR_ROLE_HOST = 7,
+    GR_ROLE_MEMBER = 8,
 };
 enum gr_dtype { GR_DTYPE_F32 = 0, GR_DTYPE_F16 = 1, GR_DTYPE_BF16 = 2 };
 

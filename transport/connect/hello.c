@@ -31,7 +31,7 @@ struct field {
  * nonsense; the decoder takes the others in any order. */
 static const struct field fields[] = {
     FIELD("version", KIND_U32, version, 0, UINT32_MAX),
-    FIELD("role", KIND_U32, role, GR_ROLE_ORCHESTRATOR, GR_ROLE_RANK),
+    FIELD("role", KIND_U32, role, GR_ROLE_ORCHESTRATOR, GR_ROLE_MEMBER),
     FIELD("incarnation", KIND_U64, incarnation, 0, UINT64_MAX),
     FIELD("wanted", KIND_U64, wanted, 0, UINT64_MAX),
     FIELD("cluster", KIND_TEXT, cluster, 0, CLUSTER_LEN_MAX),
@@ -55,9 +55,16 @@ static const struct field fields[] = {
 
 const char *gr_role_name(uint32_t role)
 {
-    static const char *const names[] = {"unknown role",           "orchestrator",        "target", "draft", "client",
-                                        "rank 0 of graft launch", "rank of graft launch"};
-    return names[role <= GR_ROLE_RANK ? role : 0];
+    static const char *const names[] = {"unknown role",
+                                        "orchestrator",
+                                        "target",
+                                        "draft",
+                                        "client",
+                                        "rank 0 of graft launch",
+                                        "rank of graft launch",
+                                        "process of a tensor-parallel group",
+                                        "process that comes to a tensor-parallel group"};
+    return names[role <= GR_ROLE_MEMBER ? role : 0];
 }
 
 static uint64_t field_load(const struct gr_hello *h, const struct field *f)
@@ -395,6 +402,11 @@ static bool is_of_launch(const struct gr_hello *h)
     return h->role == GR_ROLE_LEAD || h->role == GR_ROLE_RANK;
 }
 
+static bool is_of_group(const struct gr_hello *h)
+{
+    return h->role == GR_ROLE_HOST || h->role == GR_ROLE_MEMBER;
+}
+
 static enum gr_status compare_roles(const struct gr_hello *self, const struct gr_hello *peer)
 {
     const char *ours = gr_role_name(self->role), *theirs = gr_role_name(peer->role);
@@ -407,6 +419,12 @@ static enum gr_status compare_roles(const struct gr_hello *self, const struct gr
             "HELLO: role: ours is %s, the peer's is %s; the ranks of a job meet at one port, and its orchestrator "
             "serves at another: check the address",
             ours, theirs);
+        return GR_EMISMATCH;
+    }
+    if (is_of_group(self) != is_of_group(peer)) {
+        log_error("HELLO: role: ours is %s, the peer's is %s; a tensor-parallel group has a port of its own: check the "
+                  "address",
+                  ours, theirs);
         return GR_EMISMATCH;
     }
     if (is_stray_client(self, peer) || is_stray_client(peer, self)) {
@@ -463,7 +481,8 @@ enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hel
                        self->tokenizer_fingerprint, peer->tokenizer_fingerprint));
     GR_TRY(compare_u64("fc fingerprint", "both workers need the same EAGLE-3 head folder", self->fc_fingerprint,
                        peer->fc_fingerprint));
-    if (self->role == GR_ROLE_ORCHESTRATOR || peer->role == GR_ROLE_ORCHESTRATOR || is_of_launch(self)) {
+    if (self->role == GR_ROLE_ORCHESTRATOR || peer->role == GR_ROLE_ORCHESTRATOR || is_of_launch(self) ||
+        is_of_group(self)) {
         return GR_OK;
     }
     if (self->n_vocab != 0 && peer->n_vocab != 0) {

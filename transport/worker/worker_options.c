@@ -28,6 +28,30 @@ static long long whole_seconds(int64_t ns)
     return (ns + (int64_t)GR_S - 1) / (int64_t)GR_S;
 }
 
+/* Of a group whose processes are started one by one. */
+static enum gr_status check_group(const struct gr_options *o)
+{
+    if (o->tp_group == NULL && o->values.source[GR_OPTION_tp_rank] != GR_FROM_DEFAULT) {
+        log_error("--tp-rank %lld: where does its group meet? --tp-group HOST:PORT", (long long)o->tp_rank);
+        return GR_EINVAL;
+    }
+    if (o->tp_group != NULL && o->tensor_parallel_size == 1) {
+        log_error("--tp-group %s: of how many processes? --tensor-parallel-size N", o->tp_group);
+        return GR_EINVAL;
+    }
+    if (o->tp_group != NULL && o->tp_rank >= o->tensor_parallel_size) {
+        log_error("--tp-rank %lld: a group of %lld has ranks 0 to %lld", (long long)o->tp_rank,
+                  (long long)o->tensor_parallel_size, (long long)o->tensor_parallel_size - 1);
+        return GR_EINVAL;
+    }
+    if (o->tp_group != NULL && o->tp_transport == GR_CHOICE_TP_PEER) {
+        log_error("--tp-transport peer: GPUs see each other's memory on one host, within one group of --device; with "
+                  "--tp-group sums go over NCCL");
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
 int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int argc, char **argv)
 {
     char patience[24], called[64];
@@ -37,13 +61,19 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     if (status >= 0) {
         return status;
     }
-    if (o->model == NULL || o->join == NULL) {
+    const bool follows = worker == GR_CMD_TARGET && o->tp_group != NULL && o->tp_rank > 0; /* rank 0 joins */
+    if (o->model == NULL || (o->join == NULL && !follows)) {
         gr_option_called(o->values.called, called);
         log_error("--model and --join (or GRAFT_MODEL, GRAFT_JOIN) are needed; see %s --help", called);
         return 2;
     }
     const bool is_target = worker == GR_CMD_TARGET;
-    if (gr_devices_check("--device", &o->device, is_target ? o->tensor_parallel_size : 1) != GR_OK ||
+    const bool started_alone = is_target && o->tp_group != NULL; /* it names its own GPU */
+    const int64_t n_rank = is_target && !started_alone ? o->tensor_parallel_size : 1;
+    if (is_target && check_group(o) != GR_OK) {
+        return 2;
+    }
+    if (gr_devices_check("--device", &o->device, n_rank) != GR_OK ||
         (is_target && gr_devices_check("--draft-device", &o->draft_device, 1) != GR_OK)) {
         return 2;
     }

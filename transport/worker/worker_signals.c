@@ -1,5 +1,6 @@
 #include "transport/worker/worker_signals.h"
 
+#include "common/base/clock.h"
 #include "common/process/program.h"
 
 #include <signal.h>
@@ -13,6 +14,8 @@ enum sender { THE_PARENT, ANOTHER, N_SENDER };
 static struct gr_worker_io *loops[LOOP_MAX]; /* those that run */
 static uint64_t leave_limit_ns;
 static volatile sig_atomic_t told[N_SENDER]; /* it has said that the worker is to end */
+static volatile sig_atomic_t follows;
+static unsigned limit_s; /* of one that follows */
 
 static bool leave_loops(uint64_t limit_ns)
 {
@@ -39,6 +42,12 @@ static void on_signal(int number, siginfo_t *info, void *context)
         return;
     }
     told[sender] = told[sender] || !drains;
+    if (follows) {
+        if (!drains) {
+            alarm(limit_s);
+        }
+        return;
+    }
     if (!leave_loops(drains ? UINT64_MAX : leave_limit_ns)) {
         _exit(0);
     }
@@ -55,6 +64,19 @@ void gr_worker_signals_catch(uint64_t limit_ns)
             sigaction(number, &action, NULL);
         }
     }
+}
+
+static void on_alarm(int number)
+{
+    (void)number;
+    _exit(0);
+}
+
+void gr_worker_signals_follow(void)
+{
+    limit_s = (unsigned)GR_MIN(leave_limit_ns / GR_S + 1, (uint64_t)UINT32_MAX);
+    signal(SIGALRM, on_alarm);
+    follows = 1;
 }
 
 static void replace(struct gr_worker_io *old, struct gr_worker_io *new)

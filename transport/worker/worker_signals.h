@@ -15,6 +15,10 @@
 /* Before the first thread. Until a loop runs, a signal ends the process as it stands, with status 0. limit_ns: how long
  * the turns may take that it is in. */
 void gr_worker_signals_catch(uint64_t limit_ns);
+/* From here on this process does what another one says, which lets it go in order: it drains with that one, and a
+ * signal that asks it to end leaves it as long as gr_worker_signals_catch() was told, for a group is told to end as a
+ * whole. */
+void gr_worker_signals_follow(void);
 /* gr_worker_io_run(), which a signal ends as gr_worker_io_leave() does. */
 GR_NODISCARD enum gr_status gr_worker_signals_run(struct gr_worker_io *w);
 

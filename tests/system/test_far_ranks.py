@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""A tensor-parallel group whose processes are started one by one (--tp-group), as on several hosts: they share no memory
+and no parent. Texts are those of one process; one that is killed ends the group, which meets again as a whole; one that
+does not belong is refused in one line with its rank and host.
+
+usage: test_far_ranks.py BUILD_DIR SOURCE_ROOT      prints TAP"""
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+
+from harness import BUILD, DRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from served import Folder, Serve, free_port
+
+TP4 = ("--geometry", "test-64", "--max-model-len", "1024")
+TOKENS = ("--max-tokens", "60")
+
+
+class Group:
+    """Its processes, in order of ranks; their lines go into one file each."""
+
+    def __init__(self, folder, address, n, *args, of=()):
+        self.folder, self.meets = folder, f"127.0.0.1:{free_port()}"
+        self.p, self.err = [], []
+        join = ("--join", address, "--listen", "127.0.0.1:0")
+        for r in of or range(n):
+            self.start("-tp", str(n), "--tp-rank", str(r), *(join if r == 0 else ()), *args)
+
+    def start(self, *args, model=TARGET):
+        self.err.append(tempfile.TemporaryFile("w+"))
+        self.p.append(subprocess.Popen([os.path.join(BUILD, "graft-target"), "--model", model, "--threads", "1",
+                                        "--tp-group", self.meets, "--supervise", *args],
+                                       stdout=subprocess.DEVNULL, stderr=self.err[-1],
+                                       env=self.folder.env(GRAFT_LOG="info")))
+
+    def said(self, which):
+        self.err[which].seek(0)
+        return self.err[which].read()
+
+    def worker(self, which):
+        found = children(self.p[which].pid)
+        return found[0][0] if found else 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for p in self.p:
+            if p.poll() is None:
+                p.kill()
+            p.wait()
+        for f in self.err:
+            f.close()
+
+
+@contextlib.contextmanager
+def serving(n, *args, drafter=()):
+    folder = Folder()
+    with Serve(spawn=False, folder=folder) as s, Group(folder, s.address, n, *args) as g, contextlib.ExitStack() as more:
+        if drafter:
+            d = subprocess.Popen([os.path.join(BUILD, "graft-draft"), "--join", s.address, "--threads", "1", *drafter],
+                                 env=folder.env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            more.callback(d.wait)
+            more.callback(d.kill)
+        s.wait(*(("--draft", DRAFT) if drafter else ()))
+        yield s, g
+
+
+@case
+def texts_are_those_of_one_process():
+    want = generate("--prompt", "def fibonacci(n):", *TOKENS, "--ignore-eos")["token_ids"]
+    with serving(2, drafter=("--model", DRAFT, "--target", TARGET)) as (s, _):
+        out = s.generate(*TOKENS, "--num-speculative-tokens", "4")
+        assert out["token_ids"] == want and out["metrics"]["num_drafts"] > 0, out["metrics"]
+
+
+@case
+def those_of_four_too():
+    """With connections between other ranks than rank 0."""
+    want = generate("--prompt", "def fibonacci(n):", *TOKENS, *TP4, "--ignore-eos")["token_ids"]
+    with serving(4, *TP4) as (s, g):
+        assert s.generate(*TOKENS)["token_ids"] == want
+        assert "4 of them on this host" in g.said(0), g.said(0)
+
+
+@case
+def a_killed_process_ends_the_group_which_meets_again():
+    with serving(2) as (s, g):
+        want = s.generate(*TOKENS)["token_ids"]
+        for which in (1, 0):
+            old = [g.worker(r) for r in range(2)]
+            os.kill(old[which], signal.SIGKILL)  # while nobody computes
+            wait_for(lambda: not any(alive(pid) for pid in old))
+            if which == 1:
+                assert "rank 1 of 2 on host " in g.said(0) and " is gone: the tensor-parallel group ends" in g.said(0)
+            wait_for(lambda: g.said(0).count("have met") == (2 if which == 1 else 3))
+            assert s.generate(*TOKENS)["token_ids"] == want
+        r = s.start(tokens=1500)
+        s.wait_running()
+        os.kill(g.worker(1), signal.SIGKILL)  # in a pass
+        out, err = r.communicate(timeout=60 * SLOW)
+        assert r.returncode == 0 and '"reopens":1' in out.replace(" ", ""), err
+
+
+@case
+def a_group_is_told_to_end_as_a_whole():
+    with serving(2) as (s, g):
+        s.generate(*TOKENS)
+        g.p[1].send_signal(signal.SIGTERM)  # as a launcher does, to all of them
+        g.p[0].send_signal(signal.SIGTERM)
+        assert [p.wait(20 * SLOW) for p in g.p] == [0, 0], g.said(0) + g.said(1)
+        assert "is gone" not in g.said(0), g.said(0)
+
+
+@case
+def who_does_not_belong_is_refused():
+    host = socket.gethostname()[:60]
+    folder = Folder()
+    with Group(folder, "127.0.0.1:1", 2, *TP4, of=(0,)) as g:
+        wait_for(lambda: "waits for the others at" in g.said(0))
+        cases = ((("-tp", "4", "--tp-rank", "1", *TP4), f"rank 1 on host {host} is of a group of 4"),
+                 (("-tp", "2", "--tp-rank", "1", *TP4, "--sessions", "3"), f"rank 1 on host {host} runs a model of"),
+                 (("-tp", "2", "--tp-rank", "1"), f"; rank 0 on host {host}: a model of"),
+                 (("-tp", "8", "--tp-rank", "1"), "give at most"),
+                 (("-tp", "2", "--tp-rank", "2"), "a group of 2 has ranks 0 to 1"),
+                 (("--tp-rank", "1"), "of how many processes?"),
+                 (("-tp", "2", "--tp-rank", "1", "--tp-transport", "peer"), "sums go over NCCL"))
+        for args, line in cases:
+            g.start(*args)
+            assert g.p[-1].wait(20 * SLOW) in (1, 2), g.said(-1)
+            assert line in g.said(-1), (line, g.said(-1))
+        assert g.said(0).count("refused: rank 1 on host") == 3 and alive(g.worker(0)), g.said(0)
+
+
+@case
+def other_weights_of_the_same_sizes_are_seen():
+    with tempfile.TemporaryDirectory() as folder:
+        other = shutil.copytree(TARGET, os.path.join(folder, "target"))
+        with open(os.path.join(other, "model-00001-of-00002.safetensors"), "r+b") as f:
+            (header,) = struct.unpack("<Q", f.read(8))
+            f.seek(8 + header)
+            data = bytearray(f.read())
+            data[::2] = data[2::2] + data[:1]  # low halves of bf16, each its neighbour's
+            f.seek(8 + header)
+            f.write(data)
+        with Group(Folder(), "127.0.0.1:1", 2, of=(0,)) as g:
+            g.start("-tp", "2", "--tp-rank", "1", model=other)
+            assert g.p[1].wait(20 * SLOW) in (1, 2), g.said(1)
+            assert "tensor-parallel rank 1 has another model (its weights differ) than rank 0" in g.said(1), g.said(1)
+
+
+@case
+def a_stranger_without_the_key_is_no_member():
+    with Group(Folder(), "127.0.0.1:1", 2, of=(0,)) as g:
+        wait_for(lambda: "waits for the others at" in g.said(0))
+        g.folder = Folder()
+        g.start("-tp", "2", "--tp-rank", "1")
+        assert g.p[-1].wait(20 * SLOW) != 0
+        assert "key" in g.said(-1), g.said(-1)
+        assert "has come" not in g.said(0), g.said(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
