@@ -1,6 +1,7 @@
 #include "target_worker/rank_group.h"
 
 #include "common/base/log.h"
+#include "common/process/given_listener.h"
 #include "model/cuda/ranks_make.h"
 #include "model/group/agree.h"
 #include "model/group/group_memory.h"
@@ -93,7 +94,7 @@ static enum gr_status meet(const struct gr_rank_group_config *g, const char *run
     const struct gr_meet_config c = {.rank = g->ranks->rank,
                                      .n_rank = g->n_rank,
                                      .address = g->meets_at,
-                                     .listen_fd = gr_ranks_listener(),
+                                     .listen_fd = gr_listener_given(),
                                      .listen = g->listen,
                                      .key = key,
                                      .runs = runs};

@@ -34,10 +34,10 @@
  * min 0 of who listens, with 1 of who connects (address.h). ADDRESS_OR_OFF: that, or off, which is NULL. DEVICE: cpu or
  * cuda:N. SECRET: a text that is never printed; its row is called NAME-file and takes the path of a file, and the
  * variable without _FILE takes the text itself. REST: all words after `--'. WORKERS: a list of the YAML file alone,
- * whose items say count, host, device and tp. Lists. WORDS: texts, one each time it is given. IDS: token ids up to max,
- * with commas between them, added to those given before. CHOICES, COUNTS (whole numbers, or auto where the row allows
- * it), DEVICES, MAP (ID=NUMBER): commas between them; given again it begins anew. A MAP's number may be ban where the
- * row allows it. */
+ * whose items say count, host or hosts, device and tp. Lists. WORDS: texts, one each time it is given. IDS: token ids
+ * up to max, with commas between them, added to those given before. CHOICES, COUNTS (whole numbers, or auto where the
+ * row allows it), DEVICES, MAP (ID=NUMBER): commas between them; given again it begins anew. A MAP's number may be ban
+ * where the row allows it. */
 enum gr_option_kind {
     GR_KIND_FLAG,
     GR_KIND_TEXT,
@@ -91,6 +91,7 @@ struct gr_option_secret {
 struct gr_option_worker {
     int64_t count;
     const char *host;          /* NULL: this one */
+    const char *hosts;         /* of a group over several, with commas between them; NULL: it is on one */
     struct gr_devices devices; /* dealt out to the count in turn; n 0: not said */
     int64_t tp;                /* ranks that share its model: 1, 2, 4 or 8; 0: not said */
 };

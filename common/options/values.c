@@ -510,7 +510,7 @@ enum gr_status gr_option_set_secret(struct gr_option_values *v, const struct gr_
 
 /* ---- workers ---- */
 
-const char *const gr_option_worker_keys[] = {"count", "host", "device", "tp", NULL};
+const char *const gr_option_worker_keys[] = {"count", "host", "hosts", "device", "tp", NULL};
 
 enum gr_status gr_option_add_worker(struct gr_option_values *v, const struct gr_option *option, const char *what,
                                     struct gr_option_worker **out)
@@ -541,6 +541,10 @@ enum gr_status gr_option_set_worker(struct gr_option_worker *w, const char *key,
     }
     if (strcmp(key, "host") == 0) {
         w->host = value;
+        return GR_OK;
+    }
+    if (strcmp(key, "hosts") == 0) {
+        w->hosts = value;
         return GR_OK;
     }
     if (strcmp(key, "device") == 0) {

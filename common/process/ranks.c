@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #define VARIABLE "GRAFT_GROUP"
-#define LISTENER "GRAFT_GROUP_LISTENER"
 #define PROGRAM "/proc/self/exe"
 #define GRACE_MS 2000
 
@@ -48,26 +47,6 @@ const char *gr_ranks_role(const struct gr_ranks *r, const char *program)
     static char role[32];
     snprintf(role, sizeof(role), "%s rank %d", program, r->rank);
     return role;
-}
-
-/* The descriptor stays open in whoever hands it over, and across exec. */
-void gr_ranks_hand_over(int listen_fd)
-{
-    char text[16];
-    snprintf(text, sizeof(text), "%d", listen_fd);
-    (void)fcntl(listen_fd, F_SETFD, 0);
-    setenv(LISTENER, text, 1);
-}
-
-int gr_ranks_listener(void)
-{
-    const char *text = getenv(LISTENER);
-    int fd = -1;
-    if (text == NULL || sscanf(text, "%d", &fd) != 1 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
-        fd = -1;
-    }
-    unsetenv(LISTENER);
-    return fd;
 }
 
 /* ---- rank 0 starts them ---- */

@@ -40,10 +40,6 @@ struct gr_ranks {
 
 /* In main(), of every program that can be a rank. True: a rank 0 has started this process. */
 bool gr_ranks_inherit(struct gr_ranks *r);
-/* A listener that whoever has started this process (of a group whose processes meet) holds for it, as its port has been
- * told to the others; gr_ranks_hand_over() says so in the environment of a child. -1: none. It is handed over once. */
-int gr_ranks_listener(void);
-void gr_ranks_hand_over(int listen_fd);
 /* What such a process calls itself in log lines: "target rank 1". Static. */
 const char *gr_ranks_role(const struct gr_ranks *r, const char *program);
 /* Rank 0: starts n_rank - 1 others. argv: of this process. */

@@ -35,10 +35,11 @@ static bool was_said(const struct gr_options *o, enum gr_option_id row)
 
 static enum gr_status check_item(const char *name, const struct source *s, const struct gr_option_worker *w)
 {
-    if (!is_this_host(w->host)) {
+    const char *host = w->hosts != NULL ? w->hosts : w->host;
+    if (w->hosts != NULL || !is_this_host(w->host)) {
         log_error(
             "%s: host %s is not this one; a command starts workers on its own host alone, `graft launch' on several",
-            name, w->host);
+            name, host);
         return GR_EINVAL;
     }
     if (w->tp > 1 && !s->splits) {

@@ -4,8 +4,10 @@
 #include "common/base/clock.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
+#include "common/process/given_listener.h"
 #include "common/process/program.h"
 #include "orchestrator/launch/link.h"
+#include "transport/connect/reach.h"
 #include "transport/net.h"
 
 #include <poll.h>
@@ -31,7 +33,10 @@ struct follow {
     struct gr_link link;
     json_t *hello;
     int user_fd;
-    bool asked, at_once; /* a signal asked this rank to end; a second one */
+    int group_fd;               /* who leads a group: where the others of it come; its worker inherits it. -1: none */
+    char group_bound[64];       /* its address */
+    char group[GR_REACH_BYTES]; /* the same as others are told, or were told */
+    bool asked, at_once;        /* a signal asked this rank to end; a second one */
     bool told_up, up, ended, child_done;
     int status;         /* of this process, once it is over */
     uint64_t signal_ns; /* when a signal asked for the first time; 0: none has */
@@ -41,6 +46,33 @@ struct follow {
 };
 
 /* ---- finding rank 0 ---- */
+
+/* ---- the group that this rank leads ---- */
+
+/* Our end of the link, or any address where that is for this host alone. */
+static void where_others_come(const struct follow *f, int fd, char out[64])
+{
+    gr_where_own(&f->j->where, fd, out);
+    if (gr_reach_is_loopback(out)) {
+        snprintf(out, 64, "*:%s", f->j->where.ports);
+    }
+}
+
+/* The listener outlives the workers, so that its port is told once. */
+static enum gr_status announce_group(struct follow *f, int fd)
+{
+    const struct gr_launch_rank *own = &f->j->roles.rank[f->j->who.rank];
+    char address[64];
+    if (own->group == 0 || own->member > 0) {
+        return GR_OK;
+    }
+    if (f->group_fd < 0) {
+        where_others_come(f, fd, address);
+        GR_TRY(gr_tcp_listen(address, &f->group_fd, f->group_bound));
+    }
+    gr_reach_list(f->group_bound, fd, f->group);
+    return json_object_set_new(f->hello, "group", json_string(f->group)) == 0 ? GR_OK : GR_ENOMEM;
+}
 
 /* GR_OK: connected and proven. GR_EIO: nobody listens there. */
 static enum gr_status try_address(struct follow *f, const char *address, const uint8_t *key)
@@ -55,7 +87,8 @@ static enum gr_status try_address(struct follow *f, const char *address, const u
         return st;
     }
     GR_TRY(gr_link_open(&f->link, fd));
-    st = gr_link_send(&f->link, json_incref(f->hello));
+    st = announce_group(f, fd);
+    st = st != GR_OK ? st : gr_link_send(&f->link, json_incref(f->hello));
     if (st != GR_OK) {
         gr_link_close(&f->link);
     }
@@ -192,7 +225,7 @@ static enum gr_status refused(struct follow *f, const json_t *answer)
 /* Two processes that both take themselves for rank 0 would each wait for ranks that the other one has. */
 enum gr_status gr_job_meet_twin(struct gr_job *j)
 {
-    struct follow f = {.j = j, .link = {.fd = -1}, .user_fd = -1};
+    struct follow f = {.j = j, .link = {.fd = -1}, .user_fd = -1, .group_fd = -1};
     const uint64_t end_ns = gr_clock_ns() + TWIN_NS;
     char unheard[400];
     json_t *answer = NULL;
@@ -267,11 +300,22 @@ static enum gr_status start_worker(struct follow *f, const json_t *go)
     struct gr_job *j = f->j;
     char join[64], listen[64], key_hex[2 * GR_KEY_BYTES + 1];
     static struct gr_worker_line line;
+    const char *group = json_string_value(json_object_get(go, "group"));
     gr_where_end(f->link.fd, true, gr_link_int(go, "port", 0), join);
     gr_where_own(&j->where, f->link.fd, listen);
+    if (group != NULL) {
+        where_others_come(f, f->link.fd, listen); /* higher ranks of its group, which may be on other hosts */
+    }
+    const struct gr_job_places at = {.join = join,
+                                     .listen = listen,
+                                     .group = group != NULL ? group : f->group,
+                                     .device = gr_link_int(go, "device", GR_DEVICE_LOCAL)};
     sodium_bin2hex(key_hex, sizeof(key_hex), j->key, sizeof(j->key));
     memcpy(j->children.key_hex, key_hex, sizeof(j->children.key_hex));
-    GR_TRY(gr_job_line(j, join, listen, gr_link_int(go, "device", GR_DEVICE_LOCAL), &line));
+    GR_TRY(gr_job_line(j, &at, &line));
+    if (f->group_fd >= 0) {
+        gr_listener_give(f->group_fd);
+    }
     gr_child_args_add_flag(&line.args, "--supervise", true);
     gr_options_clear_environment();
     char name[32];
@@ -433,7 +477,7 @@ static enum gr_status work(struct follow *f, uint64_t end_ns)
 
 int gr_job_follow(struct gr_job *j)
 {
-    struct follow f = {.j = j, .link = {.fd = -1}, .stop_ns = UINT64_MAX, .user_fd = -1};
+    struct follow f = {.j = j, .link = {.fd = -1}, .stop_ns = UINT64_MAX, .user_fd = -1, .group_fd = -1};
     const uint64_t end_ns = gr_clock_ns() + (uint64_t)j->o.start_within + 5 * GR_S; /* rank 0 says it first */
     f.hello = gr_launch_hello(&j->who, &j->self, j->facts);
     enum gr_status st = f.hello == NULL ? GR_ENOMEM : gr_job_user_signals(&f.user_fd);
@@ -443,6 +487,9 @@ int gr_job_follow(struct gr_job *j)
     }
     gr_children_finish(&j->children, (int)GR_MIN(j->o.grace / (int64_t)GR_MS, 5000));
     gr_link_close(&f.link);
+    if (f.group_fd >= 0) {
+        close(f.group_fd);
+    }
     json_decref(f.hello);
     return st != GR_OK ? gr_program_refused(st == GR_EMISMATCH ? GR_EIO : st) : f.at_once && !f.up ? 1 : f.status;
 }

@@ -89,7 +89,7 @@ struct gr_devices gr_job_devices(const struct gr_job *j)
 int gr_job_tp(const struct gr_job *j)
 {
     const struct gr_launch_rank *own = own_role(j);
-    return own->role != GR_LAUNCH_TARGET ? 1 : own->tp > 0 ? own->tp : (int)j->o.tensor_parallel_size;
+    return own->role != GR_LAUNCH_TARGET || own->group > 0 ? 1 : own->tp > 0 ? own->tp : (int)j->o.tensor_parallel_size;
 }
 
 static bool is_local(const struct gr_devices *d)
@@ -123,8 +123,9 @@ static enum gr_status set_device(struct gr_job *j, int device)
     const bool target = own_role(j)->role == GR_LAUNCH_TARGET;
     const struct gr_devices d = place(j, device);
     char text[GR_DEVICES_TEXT];
-    if (target && own_role(j)->tp > 0) {
-        snprintf(text, sizeof(text), "%d", own_role(j)->tp);
+    const int n_rank = GR_MAX(own_role(j)->tp, own_role(j)->group);
+    if (target && n_rank > 0) {
+        snprintf(text, sizeof(text), "%d", n_rank);
         GR_TRY(set(j, GR_OPTION_tensor_parallel_size, "tp", text));
     }
     const struct gr_devices told = gr_job_devices(j);
@@ -141,15 +142,26 @@ static enum gr_status set_device(struct gr_job *j, int device)
     return GR_OK;
 }
 
-enum gr_status gr_job_line(struct gr_job *j, const char *join, const char *listen, int device,
-                           struct gr_worker_line *line_out)
+/* Which of its group this rank is, in memory that stays. */
+static void add_group(const struct gr_job *j, const char *group, struct gr_child_args *args)
 {
-    GR_TRY(set_device(j, device));
-    if (j->roles.rank[j->who.rank].role == GR_LAUNCH_TARGET) {
-        gr_worker_line_target(line_out, &j->o, &j->plan, join, j->o.n_session);
-        gr_child_args_add(&line_out->args, "--listen", listen);
-    } else {
-        gr_worker_line_draft(line_out, &j->o, &j->plan, join, j->o.n_session);
+    static char place[16];
+    snprintf(place, sizeof(place), "%d", own_role(j)->member);
+    gr_child_args_add(args, "--tp-rank", place);
+    gr_child_args_add(args, "--tp-group", group);
+}
+
+enum gr_status gr_job_line(struct gr_job *j, const struct gr_job_places *at, struct gr_worker_line *line_out)
+{
+    GR_TRY(set_device(j, at->device));
+    if (own_role(j)->role != GR_LAUNCH_TARGET) {
+        gr_worker_line_draft(line_out, &j->o, &j->plan, at->join, j->o.n_session);
+        return GR_OK;
+    }
+    gr_worker_line_target(line_out, &j->o, &j->plan, at->join, j->o.n_session);
+    gr_child_args_add(&line_out->args, "--listen", at->listen);
+    if (own_role(j)->group > 0) {
+        add_group(j, at->group, &line_out->args);
     }
     return GR_OK;
 }

@@ -30,13 +30,18 @@ int gr_job_follow(struct gr_job *j);
 /* Rank 0, before it leaves word of itself: is there one of this job already? GR_EMISMATCH (logged): there is, and it
  * has said so. */
 GR_NODISCARD enum gr_status gr_job_meet_twin(struct gr_job *j);
-/* The command line of this rank's worker. device: the first index of cuda:local, or GR_DEVICE_LOCAL: it stays so.
- * listen: of a target, NULL: its default. */
-GR_NODISCARD enum gr_status gr_job_line(struct gr_job *j, const char *join, const char *listen, int device,
+struct gr_job_places {
+    const char *join;   /* the orchestrator */
+    const char *listen; /* of a target, NULL: its default */
+    const char *group;  /* where the ranks of the target meet that this one is with others; NULL: it is one alone */
+    int device;         /* the first index of cuda:local, or GR_DEVICE_LOCAL: it stays so */
+};
+/* The command line of this rank's worker. at: borrowed while the line is used. */
+GR_NODISCARD enum gr_status gr_job_line(struct gr_job *j, const struct gr_job_places *at,
                                         struct gr_worker_line *line_out);
 /* The devices that this rank was told: by its plan's item, else by --target-device or --draft-device. */
 struct gr_devices gr_job_devices(const struct gr_job *j);
-/* Processes that its worker is: by its plan's item, else by --tensor-parallel-size. */
+/* Processes that its worker is: by its plan's item, else by --tensor-parallel-size; one of a group over ranks is 1. */
 int gr_job_tp(const struct gr_job *j);
 /* What an end of a hand-shake says of itself: GR_ROLE_LEAD is who listens, GR_ROLE_RANK who comes. */
 void gr_job_self(const struct gr_job *j, enum gr_role role, struct gr_hello *hello_out);

@@ -129,9 +129,14 @@ static void name_node(struct gr_job *j)
 static void introduce(const struct gr_job *j)
 {
     const struct gr_who *w = &j->who;
-    dprintf(STDERR_FILENO, "graft launch: rank %d of %d on host %s: %s (ranks by %s%s%s%s%s)\n", w->rank, w->size,
-            w->host, gr_launch_role_name(j->roles.rank[w->rank].role), gr_ranks_name(w->source),
-            w->said[0] != '\0' ? ": " : "", w->said, w->beside[0] != '\0' ? "; " : "", w->beside);
+    const struct gr_launch_rank *own = &j->roles.rank[w->rank];
+    char place[64] = "";
+    if (own->group > 0) {
+        snprintf(place, sizeof(place), ", %d of the %d that rank %d leads", own->member, own->group, own->leader);
+    }
+    dprintf(STDERR_FILENO, "graft launch: rank %d of %d on host %s: %s%s (ranks by %s%s%s%s%s)\n", w->rank, w->size,
+            w->host, gr_launch_role_name(own->role), place, gr_ranks_name(w->source), w->said[0] != '\0' ? ": " : "",
+            w->said, w->beside[0] != '\0' ? "; " : "", w->beside);
 }
 
 static enum gr_status find_gpus(struct gr_job *j)
@@ -225,8 +230,9 @@ static enum gr_status print_command(struct gr_job *j)
         putchar('\n');
         return GR_OK;
     }
-    GR_TRY(gr_job_line(j, "RANK0:PORT", j->roles.rank[j->who.rank].role == GR_LAUNCH_TARGET ? own : NULL,
-                       GR_DEVICE_LOCAL, &line));
+    const struct gr_job_places at = {
+        .join = "RANK0:PORT", .listen = own, .group = "LEADER:PORT", .device = GR_DEVICE_LOCAL};
+    GR_TRY(gr_job_line(j, &at, &line));
     for (int i = 0; line.args.argv[i] != NULL; i++) {
         const char *word = line.args.argv[i];
         const char *slash = i == 0 ? strrchr(word, '/') : NULL;

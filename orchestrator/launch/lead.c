@@ -118,8 +118,12 @@ static void send_no(struct gr_link *l, const char *why, bool other_job)
 
 static void send_go(struct lead *d, int rank)
 {
+    char group[256];
     json_t *go =
         json_pack("{s:s, s:i, s:i}", "type", "go", "port", d->serve.port, "device", d->table.rank[rank].device);
+    if (go != NULL && gr_launch_table_group(&d->table, rank, group)) {
+        (void)json_object_set_new(go, "group", json_string(group));
+    }
     if (gr_link_send(&d->link[rank], go) != GR_OK) {
         gr_link_close(&d->link[rank]);
     }
@@ -188,14 +192,39 @@ static void take_arrivals(struct lead *d, uint64_t now_ns)
 
 /* ---- the ranks ---- */
 
-static bool other_target(const struct lead *d, int rank)
+/* Of all the ranks that it is. */
+static bool target_is_up(const struct lead *d, int leader)
 {
     for (int i = 0; i < d->j->roles.n; i++) {
-        if (i != rank && d->j->roles.rank[i].role == GR_LAUNCH_TARGET && d->table.rank[i].state == GR_LAUNCH_UP) {
+        if (gr_roles_leader(&d->j->roles, i) == leader && d->table.rank[i].state != GR_LAUNCH_UP) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool other_target(const struct lead *d, int rank)
+{
+    const int own = gr_roles_leader(&d->j->roles, rank);
+    for (int i = 0; i < d->j->roles.n; i++) {
+        const bool leads = d->j->roles.rank[i].role == GR_LAUNCH_TARGET && gr_roles_leader(&d->j->roles, i) == i;
+        if (leads && i != own && target_is_up(d, i)) {
             return true;
         }
     }
     return false;
+}
+
+/* Without this rank the others of its target would wait for it. */
+static void end_group_of(struct lead *d, int rank)
+{
+    for (int i = 0; i < d->j->roles.n; i++) {
+        const bool same = i != rank && gr_roles_leader(&d->j->roles, i) == gr_roles_leader(&d->j->roles, rank);
+        if (same && gr_link_is_open(&d->link[i]) &&
+            gr_link_send(&d->link[i], json_pack("{s:s, s:i}", "type", "end", "status", 0)) != GR_OK) {
+            gr_link_close(&d->link[i]);
+        }
+    }
 }
 
 static void no_target(struct lead *d)
@@ -221,6 +250,8 @@ static void lose_rank(struct lead *d, int rank, const char *how)
                                        : "");
     if (d->up && was_up && role == GR_LAUNCH_TARGET && !other_target(d, rank)) {
         no_target(d);
+    } else if (d->up && d->j->roles.rank[rank].group > 0) {
+        end_group_of(d, rank);
     }
 }
 
@@ -236,6 +267,7 @@ static void see_off(struct lead *d, int rank)
     if (d->j->roles.rank[rank].role == GR_LAUNCH_TARGET && !other_target(d, rank)) {
         d->orphan_ns = gr_clock_ns() + ORPHAN_NS;
     }
+    end_group_of(d, rank);
 }
 
 static void hear_rank(struct lead *d, int rank)

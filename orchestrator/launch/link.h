@@ -1,13 +1,14 @@
 /* A link between rank 0 and another rank: JSON objects with their length in front (u32 little-endian) over a socket
  * whose peer has proven the key. Each object has a "type":
  *
- *   hello   of a rank (table.h), the first thing that it says
+ *   hello   of a rank (table.h), the first thing that it says; "group" of one that leads others, where they find it
  *   no      its answer where it is refused: "why", and "other_job" true where another job is met
- *   go      all are here and agree: "port" of the orchestrator, "device" for a rank that wanted a GPU
+ *   go      all are here and agree: "port" of the orchestrator, "device" for a rank that wanted a GPU,
+ *           "group" for one that is a target with others: where it finds who leads them
  *   up      the rank's worker has joined
  *   failed  it cannot: "status"
  *   signal  the rank was asked to end, by signal "number"
- *   end     the job is over: "status"
+ *   end     the job is over, or this rank's part in it: "status"
  */
 #ifndef GR_ORCHESTRATOR_LAUNCH_LINK_H
 #define GR_ORCHESTRATOR_LAUNCH_LINK_H

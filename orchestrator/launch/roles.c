@@ -29,6 +29,11 @@ static enum gr_status add(struct gr_roles *r, const struct gr_launch_rank *rank,
     return GR_OK;
 }
 
+int gr_roles_leader(const struct gr_roles *r, int rank)
+{
+    return r->rank[rank].group > 0 ? r->rank[rank].leader : rank;
+}
+
 static enum gr_status unknown_role(const char *word, size_t len)
 {
     struct gr_suggest near = {.word = word, .len = len};
@@ -76,24 +81,123 @@ static enum gr_status read_text(const char *text, struct gr_roles *r)
     }
 }
 
-/* tp: of a target whose item does not say. */
-static enum gr_status read_list(const struct gr_option_workers *list, enum gr_launch_role role, int64_t tp,
-                                struct gr_roles *r)
+/* The targets in the order of ranks, so many each. */
+static enum gr_status group_targets(struct gr_roles *r, int n_rank)
+{
+    int n = 0, leader = 0;
+    for (int i = 0; i < r->n; i++) {
+        if (r->rank[i].role == GR_LAUNCH_TARGET) {
+            leader = n % n_rank == 0 ? i : leader;
+            r->rank[i].group = n_rank;
+            r->rank[i].member = n++ % n_rank;
+            r->rank[i].leader = leader;
+        }
+    }
+    if (n % n_rank != 0) {
+        log_error(
+            "%s: %d target ranks cannot be groups of %d (--tp-over-hosts, --tensor-parallel-size): give a multiple",
+            r->from, n, n_rank);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+/* ---- a group over several hosts, of a plan ---- */
+
+static int count_hosts(const char *hosts)
+{
+    int n = 1;
+    for (; *hosts != '\0'; hosts++) {
+        n += *hosts == ',';
+    }
+    return n;
+}
+
+/* The one of the list, into memory that stays until the process ends, as words of options do. NULL: it is empty. */
+static const char *host_at(const char *hosts, int at)
+{
+    for (; at > 0; at--) {
+        hosts += strcspn(hosts, ",") + 1;
+    }
+    hosts += strspn(hosts, " ");
+    const size_t n = strcspn(hosts, ", ");
+    return n > 0 ? strndup(hosts, n) : NULL;
+}
+
+/* Neighbours, which exchange first, stand on one host: n1, n1, n2, n2. */
+static enum gr_status add_member(struct gr_roles *r, const struct gr_option_worker *w, int tp, int64_t group, int m)
+{
+    const int n_host = w->hosts != NULL ? count_hosts(w->hosts) : 0;
+    const char *host = n_host > 0 ? host_at(w->hosts, m * n_host / tp) : w->host;
+    if (n_host > tp || (n_host > 0 && (tp % n_host != 0 || host == NULL))) {
+        log_error("%s: hosts %s: %d ranks cannot be shared out evenly to them", r->from, w->hosts, tp);
+        return GR_EINVAL;
+    }
+    const struct gr_launch_rank rank = {.role = GR_LAUNCH_TARGET,
+                                        .host = host,
+                                        .devices = gr_devices_deal(&w->devices, 1, group * tp + m, w->count * tp),
+                                        .group = tp,
+                                        .member = m,
+                                        .leader = r->n - m};
+    return add(r, &rank, 1);
+}
+
+static enum gr_status add_groups(struct gr_roles *r, const struct gr_option_worker *w, int tp)
+{
+    if (w->host != NULL && w->hosts != NULL) {
+        log_error("%s: host %s and hosts %s: one of them is enough", r->from, w->host, w->hosts);
+        return GR_EINVAL;
+    }
+    if (tp == 1) {
+        log_error("%s: a target over several hosts has to be several ranks: give its item tp, or "
+                  "--tensor-parallel-size",
+                  r->from);
+        return GR_EINVAL;
+    }
+    for (int64_t k = 0; k < w->count; k++) {
+        for (int m = 0; m < tp; m++) {
+            GR_TRY(add_member(r, w, tp, k, m));
+        }
+    }
+    return GR_OK;
+}
+
+/* ---- lists of a plan ---- */
+
+static enum gr_status add_workers(struct gr_roles *r, const struct gr_option_worker *w, enum gr_launch_role role,
+                                  int64_t n_rank)
+{
+    for (int64_t k = 0; k < w->count; k++) {
+        const struct gr_launch_rank rank = {.role = role,
+                                            .host = w->host,
+                                            .devices = gr_devices_deal(&w->devices, n_rank, k, w->count),
+                                            .tp = (int)w->tp};
+        GR_TRY(add(r, &rank, 1));
+    }
+    return GR_OK;
+}
+
+static enum gr_status read_drafts(const struct gr_option_workers *list, struct gr_roles *r)
 {
     for (int i = 0; i < list->n; i++) {
         const struct gr_option_worker *w = &list->item[i];
-        const int64_t n_rank = w->tp > 0 ? w->tp : role == GR_LAUNCH_TARGET ? tp : 1;
-        if (w->tp > 1 && role == GR_LAUNCH_DRAFT) {
-            log_error("%s: tp %d: a drafter is not split", r->from, (int)w->tp);
+        if (w->tp > 1 || w->hosts != NULL) {
+            log_error("%s: %s %.*s: a drafter is not split", r->from, w->hosts != NULL ? "hosts" : "tp", 64,
+                      w->hosts != NULL ? w->hosts : (const char[]){(char)('0' + w->tp), '\0'});
             return GR_EINVAL;
         }
-        for (int64_t k = 0; k < w->count; k++) {
-            const struct gr_launch_rank rank = {.role = role,
-                                                .host = w->host,
-                                                .devices = gr_devices_deal(&w->devices, n_rank, k, w->count),
-                                                .tp = (int)w->tp};
-            GR_TRY(add(r, &rank, 1));
-        }
+        GR_TRY(add_workers(r, w, GR_LAUNCH_DRAFT, 1));
+    }
+    return GR_OK;
+}
+
+static enum gr_status read_targets(const struct gr_options *o, struct gr_roles *r)
+{
+    for (int i = 0; i < o->targets.n; i++) {
+        const struct gr_option_worker *w = &o->targets.item[i];
+        const int64_t tp = w->tp > 0 ? w->tp : o->tensor_parallel_size; /* of an item that does not say */
+        const bool spread = w->hosts != NULL || (o->tp_over_hosts && tp > 1);
+        GR_TRY(spread ? add_groups(r, w, (int)tp) : add_workers(r, w, GR_LAUNCH_TARGET, tp));
     }
     return GR_OK;
 }
@@ -126,11 +230,15 @@ static enum gr_status check_table(const struct gr_roles *r)
 enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out)
 {
     const bool lists = o->targets.n > 0 || o->drafts.n > 0;
-    out->n = 0;
+    *out = (struct gr_roles){.n = 0};
     out->from = o->roles != NULL ? "--roles" : o->plan != NULL ? o->plan : "--config";
     if (o->roles != NULL && lists) {
         log_error("--roles and the lists targets and drafts of %s both say who does what; one of them is enough",
                   o->plan != NULL ? o->plan : "the YAML file");
+        return GR_EINVAL;
+    }
+    if (o->tp_over_hosts && o->roles != NULL && o->tensor_parallel_size == 1) {
+        log_error("--tp-over-hosts: of how many ranks is a target? --tensor-parallel-size N");
         return GR_EINVAL;
     }
     if (o->roles == NULL && !lists) {
@@ -139,10 +247,13 @@ enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out)
     }
     if (o->roles != NULL) {
         GR_TRY(read_text(o->roles, out));
+        if (o->tp_over_hosts) {
+            GR_TRY(group_targets(out, (int)o->tensor_parallel_size));
+        }
     } else {
         GR_TRY(add(out, &(struct gr_launch_rank){.role = GR_LAUNCH_SERVE}, 1));
-        GR_TRY(read_list(&o->targets, GR_LAUNCH_TARGET, o->tensor_parallel_size, out));
-        GR_TRY(read_list(&o->drafts, GR_LAUNCH_DRAFT, 1, out));
+        GR_TRY(read_targets(o, out));
+        GR_TRY(read_drafts(&o->drafts, out));
     }
     return check_table(out);
 }
@@ -195,7 +306,7 @@ enum gr_status gr_roles_check_own(const struct gr_roles *r, const struct gr_who 
 static bool same(const struct gr_launch_rank *a, const struct gr_launch_rank *b)
 {
     const bool hosts = a->host == b->host || (a->host != NULL && b->host != NULL && strcmp(a->host, b->host) == 0);
-    return a->role == b->role && hosts && a->tp == b->tp &&
+    return a->role == b->role && hosts && a->tp == b->tp && a->group == b->group &&
            memcmp(&a->devices, &b->devices, sizeof(a->devices)) == 0; /* what no item sets is 0 */
 }
 
@@ -208,12 +319,14 @@ void gr_roles_text(const struct gr_roles *r, char *text, size_t text_bytes)
         const struct gr_launch_rank *k = &r->rank[i];
         for (n = 1; i + n < r->n && same(k, &r->rank[i + n]); n++) {
         }
-        char device[GR_DEVICES_TEXT] = "", tp[16] = "";
+        char device[GR_DEVICES_TEXT] = "", tp[32] = "";
         if (k->devices.n > 0) {
             device[0] = '=';
             gr_devices_text(&k->devices, device + 1, sizeof(device) - 1);
         }
-        if (k->tp > 0) {
+        if (k->group > 0) {
+            snprintf(tp, sizeof(tp), "/%d-over-hosts", k->group);
+        } else if (k->tp > 0) {
             snprintf(tp, sizeof(tp), "/%d", k->tp);
         }
         at += (size_t)snprintf(text + at, text_bytes - at, "%s%s:%d%s%s%.64s%s", i > 0 ? "," : "", names[k->role], n,

@@ -13,7 +13,9 @@ struct gr_launch_rank {
     enum gr_launch_role role;
     const char *host;          /* where the plan puts it; NULL: anywhere. Borrowed from the options */
     struct gr_devices devices; /* n 0: not said */
-    int tp;                    /* ranks of a group that this one is, processes of its own; 0: not said */
+    int tp;                    /* processes of its own that a target is; 0: not said */
+    int group;                 /* ranks of the job that are one target together; 0: it is one by itself */
+    int member, leader;        /* of such: its place in the group, and the rank of the job whose place is 0 */
 };
 
 struct gr_roles {
@@ -23,7 +25,7 @@ struct gr_roles {
 };
 
 /* By --roles, else by the lists targets and drafts. GR_EINVAL (logged): both, neither, a word that is no role, rank 0
- * is no orchestrator or another one is, no target, more than GR_LAUNCH_RANK_MAX, a group of several ranks. */
+ * is no orchestrator or another one is, no target, more than GR_LAUNCH_RANK_MAX, a group that cannot be. */
 GR_NODISCARD enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out);
 /* Has the launcher started as many ranks as there are roles? w->size 0 becomes that of the roles. The complaint names
  * rank and host. */
@@ -33,6 +35,8 @@ GR_NODISCARD enum gr_status gr_roles_check_size(const struct gr_roles *r, struct
 GR_NODISCARD enum gr_status gr_roles_check_own(const struct gr_roles *r, const struct gr_who *w, bool with_model,
                                                bool with_draft);
 const char *gr_launch_role_name(enum gr_launch_role role);
+/* The rank that stands for the target that this one is, alone or with others. */
+int gr_roles_leader(const struct gr_roles *r, int rank);
 /* One text for one table of roles, to compare. It fits whole or ends with the number of ranks. */
 void gr_roles_text(const struct gr_roles *r, char *text, size_t text_bytes);
 

@@ -1,7 +1,9 @@
 #include "orchestrator/launch/table.h"
 
+#include "common/base/address.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
+#include "transport/connect/reach.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -44,7 +46,7 @@ json_t *gr_launch_hello(const struct gr_who *w, const struct gr_launch_entry *se
 }
 
 struct hello {
-    const char *job, *host, *node;
+    const char *job, *host, *node, *group;
     int rank, size, wants_gpu;
     json_int_t incarnation;
     json_t *gpus, *facts;
@@ -60,6 +62,7 @@ static enum gr_status unpack(const json_t *j, struct hello *h)
         h->wants_gpu > GR_DEVICES_MAX) {
         return GR_EPROTO;
     }
+    h->group = json_string_value(json_object_get(j, "group"));
     return GR_OK;
 }
 
@@ -157,6 +160,7 @@ static void take(struct gr_launch_entry *e, const struct hello *h)
                                   .wants_gpu = h->wants_gpu};
     snprintf(e->host, sizeof(e->host), "%s", h->host);
     snprintf(e->node, sizeof(e->node), "%s", h->node);
+    snprintf(e->group, sizeof(e->group), "%s", h->group != NULL ? h->group : "");
     for (size_t i = 0; i < json_array_size(h->gpus) && e->n_gpu < GR_LAUNCH_GPU_MAX; i++) {
         const char *pci = json_string_value(json_array_get(h->gpus, i));
         snprintf(e->gpu[e->n_gpu++], sizeof(e->gpu[0]), "%s", pci != NULL ? pci : "");
@@ -226,6 +230,21 @@ void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state w
 static bool share_host(const struct gr_launch_table *t, int a, int b)
 {
     return strcmp(t->rank[a].node, t->rank[b].node) == 0;
+}
+
+bool gr_launch_table_group(const struct gr_launch_table *t, int rank, char out[256])
+{
+    const int leader = gr_roles_leader(t->roles, rank);
+    const char *list = t->rank[leader].group;
+    char item[300];
+    size_t at = 0, n = 0;
+    out[0] = '\0';
+    while (leader != rank && gr_address_next(list, &at, item)) {
+        if (share_host(t, rank, leader) || !gr_reach_is_loopback(item)) {
+            n += (size_t)snprintf(out + n, 256 - n, "%s%s", n > 0 ? "," : "", item); /* it is no longer than the list */
+        }
+    }
+    return leader != rank;
 }
 
 /* GPUs that ranks before `end` of its host want. */

@@ -23,6 +23,7 @@ struct gr_launch_entry {
     json_t *facts;                   /* owned: name -> text */
     int n_gpu;                       /* GPUs that it sees; 0: it asked for none, or there is none */
     char gpu[GR_LAUNCH_GPU_MAX][16]; /* their PCI addresses */
+    char group[256];                 /* where the ranks meet that are one target with it, if it leads them; a list */
     int device;                      /* its first GPU; GR_DEVICE_LOCAL until it is placed */
     int wants_gpu;                   /* it was told cuda:local: how many GPUs, side by side, one a rank of its group */
 };
@@ -51,6 +52,10 @@ void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state w
  * place among the ranks of its host that want some. share: in turn where there are too few. GR_EINVAL (logged): too
  * few, or two ranks got one GPU. */
 GR_NODISCARD enum gr_status gr_launch_table_place(struct gr_launch_table *t, bool share);
+
+/* Where this rank finds who leads its group: the addresses that this one has told, without loopback if it is on another
+ * host. False: it is a target or drafter by itself, or leads. */
+bool gr_launch_table_group(const struct gr_launch_table *t, int rank, char out[256]);
 
 /* The hello of this process. facts: stolen. gpu: PCI addresses of the GPUs that it sees, where it wants one. NULL: no
  * memory. */

@@ -5,6 +5,7 @@ does not belong is refused in one line with its rank and host.
 
 usage: test_far_ranks.py BUILD_DIR SOURCE_ROOT      prints TAP"""
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import BUILD, DRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
 from served import Folder, Serve, free_port
 
 TP4 = ("--geometry", "test-64", "--max-model-len", "1024")
@@ -100,7 +101,7 @@ def a_killed_process_ends_the_group_which_meets_again():
                 assert "rank 1 of 2 on host " in g.said(0) and " is gone: the tensor-parallel group ends" in g.said(0)
             wait_for(lambda: g.said(0).count("have met") == (2 if which == 1 else 3))
             assert s.generate(*TOKENS)["token_ids"] == want
-        r = s.start(tokens=1500)
+        r = s.start(tokens=700)
         s.wait_running()
         os.kill(g.worker(1), signal.SIGKILL)  # in a pass
         out, err = r.communicate(timeout=60 * SLOW)
@@ -163,6 +164,105 @@ def a_stranger_without_the_key_is_no_member():
         assert g.p[-1].wait(20 * SLOW) != 0
         assert "key" in g.said(-1), g.said(-1)
         assert "has come" not in g.said(0), g.said(0)
+
+
+# ---- as ranks of a job ----
+
+@contextlib.contextmanager
+def job(n, *args, plan=None, command=()):
+    """`graft launch' of n ranks by the variables of torchrun; yields its processes and what each has said so far."""
+    with tempfile.TemporaryDirectory() as folder:
+        if plan is not None:
+            args += ("--plan", os.path.join(folder, "plan.yaml"))
+            with open(args[-1], "w", encoding="utf-8") as f:
+                f.write(plan)
+        meets = f"127.0.0.1:{free_port()}"
+        ranks, err = [], [tempfile.TemporaryFile("w+") for _ in range(n)]
+        for r in range(n):
+            env = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
+            env.update(RANK=str(r), WORLD_SIZE=str(n), LOCAL_RANK=str(r), LOCAL_WORLD_SIZE=str(n), GRAFT_KEY="ab" * 32,
+                       GRAFT_LOG="info")
+            ranks.append(subprocess.Popen([GRAFT, "launch", "--rendezvous", meets, "--model", TARGET, "--threads", "1",
+                                           "--draft-threads", "1", *args, *(("--", *command) if command else ())],
+                                          stdout=subprocess.PIPE, stderr=err[r], text=True, env=env,
+                                          stdin=subprocess.DEVNULL))
+
+        def said(r):
+            err[r].seek(0)
+            return err[r].read()
+        try:
+            yield ranks, said
+        finally:
+            for p in ranks:
+                if p.poll() is None:
+                    p.kill()
+                p.communicate()
+            for f in err:
+                f.close()
+
+
+def end_of(ranks, said):
+    out = ranks[0].communicate(timeout=60 * SLOW)[0]
+    assert [p.wait(20 * SLOW) for p in ranks] == [0] * len(ranks), "".join(said(r)[-1500:] for r in range(len(ranks)))
+    return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+
+
+def busy(pid):
+    """CPU time of a process, in ticks."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+TURN = (GRAFT, "run", "--json", "--model", TARGET, "--prompt", "def fibonacci(n):", "--ignore-eos")
+
+
+@case
+def a_job_has_a_target_of_two_ranks():
+    want = generate("--prompt", "def fibonacci(n):", *TOKENS, "--ignore-eos")["token_ids"]
+    with job(4, "--roles", "serve:1,draft:1,target:2", "-tp", "2", "--tp-over-hosts", "--draft", DRAFT,
+             command=(*TURN, *TOKENS, "--num-speculative-tokens", "4")) as (ranks, said):
+        out = end_of(ranks, said)
+        assert out["token_ids"] == want and out["metrics"]["num_drafts"] > 0, out["metrics"]
+        assert "target, 1 of the 2 that rank 2 leads" in said(3), said(3)
+
+
+@case
+def a_plan_says_so_too_and_a_killed_worker_comes_back():
+    """The text goes on, at the port that the group has had before."""
+    plan = f"targets:\n- {{tp: 2, hosts: {socket.gethostname()}}}\n"
+    with job(3, plan=plan, command=(*TURN, "--max-tokens", "700")) as (ranks, said):
+        wait_for(lambda: "all 3 roles are up" in said(0), 60)
+        (pid, _), = children(children(ranks[2].pid)[0][0])
+        begin = busy(pid)
+        wait_for(lambda: busy(pid) >= begin + 20)  # rounds go on
+        os.kill(pid, signal.SIGKILL)
+        out = end_of(ranks, said)
+        assert len(out["token_ids"]) == 700 and out["metrics"]["reopens"] == 1, out["metrics"]
+        assert said(1).count("have met") == 2, said(1)
+
+
+@case
+def a_lost_rank_ends_its_target_and_the_job():
+    with job(3, "--roles", "serve:1,target:2", "-tp", "2", "--tp-over-hosts") as (ranks, said):
+        wait_for(lambda: "all 3 roles are up" in said(0), 60)
+        ranks[2].kill()
+        assert ranks[0].wait(30 * SLOW) == 1 and ranks[1].wait(30 * SLOW) == 0, said(0) + said(1)
+        assert "rank 2 (target) on host" in said(0) and "no target is left" in said(0), said(0)
+
+
+@case
+def jobs_that_cannot_be():
+    for args, plan, line in (
+            (("--roles", "serve:1,target:3", "-tp", "2", "--tp-over-hosts"), None, "3 target ranks cannot be groups of 2"),
+            (("--roles", "serve:1,target:2", "--tp-over-hosts"), None, "of how many ranks is a target?"),
+            ((), "targets:\n- {tp: 4, hosts: 'a,b,c'}\n", "hosts a,b,c: 4 ranks cannot be shared out evenly"),
+            ((), "targets:\n- {tp: 2, hosts: 'a,b', host: c}\n", "one of them is enough"),
+            ((), "targets:\n- {hosts: 'a,b'}\n", "has to be several ranks"),
+            ((), "targets:\n- {tp: 2, hosts: 'nowhere-a,nowhere-b'}\n", "puts this target on host nowhere-a")):
+        with job(3, *args, plan=plan) as (ranks, said):
+            assert ranks[1].wait(20 * SLOW) != 0
+            assert line in said(1), (line, said(1))
 
 
 if __name__ == "__main__":

@@ -100,6 +100,46 @@ static void test_lists(void **state)
     assert_non_null(strstr(line, "plan.yaml: tp 2"));
 }
 
+static void refuse_roles(const char *what)
+{
+    line[0] = '\0';
+    gr_log_hold(line, sizeof(line));
+    assert_int_equal(gr_roles_read(&options, &roles), GR_EINVAL);
+    gr_log_hold(NULL, 0);
+    assert_non_null(strstr(line, what));
+}
+
+/* Targets that are several ranks of the job each. */
+static void test_groups(void **state)
+{
+    (void)state;
+    char text[512];
+    options = (struct gr_options){.roles = "serve:1,target:1,draft:1,target:3", .tensor_parallel_size = 2};
+    options.tp_over_hosts = true;
+    assert_int_equal(gr_roles_read(&options, &roles), GR_OK);
+    const int member[] = {0, 0, 0, 1, 0, 1}, leader[] = {0, 1, 2, 1, 4, 4};
+    for (int i = 0; i < roles.n; i++) {
+        assert_int_equal(roles.rank[i].member, member[i]);
+        assert_int_equal(gr_roles_leader(&roles, i), leader[i]);
+        assert_int_equal(roles.rank[i].group, roles.rank[i].role == GR_LAUNCH_TARGET ? 2 : 0);
+    }
+    options.tensor_parallel_size = 8;
+    refuse_roles("4 target ranks cannot be groups of 8");
+    options = (struct gr_options){.plan = "plan.yaml", .tensor_parallel_size = 1};
+    options.targets.n = 1;
+    options.targets.item[0] = (struct gr_option_worker){.count = 1, .hosts = "n1, n2", .tp = 4};
+    assert_int_equal(gr_roles_read(&options, &roles), GR_OK);
+    assert_int_equal(roles.n, 5);
+    assert_string_equal(roles.rank[2].host, "n1");
+    assert_string_equal(roles.rank[3].host, "n2");
+    gr_roles_text(&roles, text, sizeof(text));
+    assert_string_equal(text, "serve:1,target:2/4-over-hosts@n1,target:2/4-over-hosts@n2");
+    options.targets.item[0].hosts = "n1,n2,n3";
+    refuse_roles("cannot be shared out evenly");
+    options.targets.item[0].hosts = "n1,,n2,n3";
+    refuse_roles("cannot be shared out evenly");
+}
+
 static enum gr_status check(int rank, int size, const char *host, bool model, bool draft)
 {
     struct gr_who w = {.source = GR_RANKS_SLURM, .rank = rank, .size = size};
@@ -157,7 +197,8 @@ static void test_longest_line(void **state)
         n_pair += r->pair_as != NULL ? n_word : 0;
     }
     const int n_own =
-        12; /* the program, --join, --sessions, --specpv, --head or --target, --colocate-draft, --supervise */
+        16; /* the program, --join, --sessions, --specpv, --head or --target, --colocate-draft, --supervise, and
+               --tp-rank with --tp-group */
     const int n_listen = 2;
     assert_in_range(n_own + n_listen + n_target + n_pair, 1, GR_CHILD_ARG_MAX);
     assert_in_range(n_own + n_draft, 1, GR_CHILD_ARG_MAX);
@@ -193,6 +234,36 @@ static void begin(const char *text)
 {
     assert_int_equal(read_roles(text), GR_OK);
     assert_int_equal(gr_launch_table_create(&roles, "slurm-7.0-r0", 0, &table), GR_OK);
+}
+
+/* A rank of another host is never sent to its own loopback. */
+static void test_where_groups_meet(void **state)
+{
+    (void)state;
+    char where[256], why[512];
+    begin("serve:1,target:3,draft:1");
+    for (int i = 1; i <= 3; i++) {
+        roles.rank[i].group = 4;
+        roles.rank[i].member = i - 1;
+        roles.rank[i].leader = 1;
+    }
+    for (int r = 0; r < 5; r++) {
+        json_t *j = hello(r, "slurm-7.0-r0", (uint64_t)r + 1, json_object());
+        int found = -1;
+        if (r == 1) {
+            json_object_set_new(j, "group", json_string("127.0.0.1:70,10.0.0.7:70,[::1]:70,[fd00::7]:70"));
+        }
+        assert_int_equal(gr_launch_table_hello(&table, j, &found, why), GR_OK);
+        json_decref(j);
+    }
+    assert_true(gr_launch_table_group(&table, 2, where)); /* node1; the leader is on node0 */
+    assert_string_equal(where, "10.0.0.7:70,[fd00::7]:70");
+    snprintf(table.rank[2].node, sizeof(table.rank[2].node), "node0");
+    assert_true(gr_launch_table_group(&table, 2, where));
+    assert_string_equal(where, "127.0.0.1:70,10.0.0.7:70,[::1]:70,[fd00::7]:70");
+    assert_false(gr_launch_table_group(&table, 1, where));
+    assert_false(gr_launch_table_group(&table, 4, where));
+    gr_launch_table_destroy(&table);
 }
 
 static void test_hellos(void **state)
@@ -429,11 +500,13 @@ static void test_ports(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roles),          cmocka_unit_test(test_lists),        cmocka_unit_test(test_started_job),
-        cmocka_unit_test(test_second_signals), cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
-        cmocka_unit_test(test_differences),    cmocka_unit_test(test_facts),        cmocka_unit_test(test_no_hello),
-        cmocka_unit_test(test_gpus),           cmocka_unit_test(test_folder),       cmocka_unit_test(test_ports)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_roles),        cmocka_unit_test(test_lists),
+                                       cmocka_unit_test(test_groups),       cmocka_unit_test(test_where_groups_meet),
+                                       cmocka_unit_test(test_started_job),  cmocka_unit_test(test_second_signals),
+                                       cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
+                                       cmocka_unit_test(test_differences),  cmocka_unit_test(test_facts),
+                                       cmocka_unit_test(test_no_hello),     cmocka_unit_test(test_gpus),
+                                       cmocka_unit_test(test_folder),       cmocka_unit_test(test_ports)};
     gr_log_init("test");
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }
