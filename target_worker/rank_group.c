@@ -71,11 +71,12 @@ static enum gr_status open_here(const struct gr_rank_group_config *g, size_t n_p
 /* What ranks must have alike, as far as it is known before anything is loaded. */
 static void tell_model(const struct gr_hf_config *hf, const struct gr_llama_config *c, size_t n_part, char out[256])
 {
+    static const char *const types[] = {"own types", "bf16", "f32"};
     snprintf(out, 256,
-             "a model of hidden %d, %d layers, %d+%d heads of %d, FFN %d, %d rows; context %d, %d sessions, "
-             "sums of %zu, weights as %d",
+             "a model of hidden %d, %d layers, %d+%d heads of %d, FFN %d, %d rows; context %d, %d sessions, sums of "
+             "%zu, %s on %s",
              hf->hidden, hf->n_layer, hf->n_head, hf->n_kv_head, hf->head_dim, hf->ffn, gr_hf_vocab_rows(hf),
-             c->n_ctx_max, c->n_seq_max, n_part, (int)c->as);
+             c->n_ctx_max, c->n_seq_max, n_part, types[c->as], c->gpu_ranks != NULL ? "GPUs" : "CPUs");
 }
 
 static enum gr_status watch(struct gr_ranks *ranks, struct gr_meeting *met)
