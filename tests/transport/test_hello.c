@@ -272,7 +272,7 @@ static void test_schema_bounds(void **state)
         enum gr_status st;
     } cases[] = {
         {"role", number(0), GR_EPROTO},
-        {"role", number(7), GR_EPROTO},
+        {"role", number(9), GR_EPROTO},
         {"n_vocab", number(1u << 24), GR_OK},
         {"n_vocab", number((1u << 24) + 1), GR_EPROTO},
         {"n_vocab", number((1ull << 32) + 4096), GR_EPROTO}, /* must not be cut to 32 bits */
