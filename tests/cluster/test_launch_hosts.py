@@ -71,6 +71,7 @@ def check(out, err, n_host):
     assert got["metrics"]["num_accepted_tokens"] > 0 and got["metrics"]["transport"] == "tcp", got["metrics"]
     seen = set(re.findall(r"graft launch: rank \d+ of \d+ on host (\S+):", err))
     assert len(seen) == n_host, err
+    return got, err
 
 
 @case_if(LACKS)
@@ -82,6 +83,28 @@ def a_job_over_three_hosts():
         check(*Launch(made, "--roles", "serve:1,draft:1,target:1", "--model", TARGET, "--draft", DRAFT).end(), 3)
     with hosts.hosts("launch4", "w.0", "w.1", "w.2", "w.3") as made:
         check(*Launch(made, "--roles", "serve:1,draft:1,target:2", "--model", TARGET, "--draft", HEAD, master=made[0].six).end(), 4)
+
+
+@case_if(LACKS)
+def a_target_over_several_hosts():
+    """One rank of it on each host; who leads it beside rank 0 of the job; and four, which connect among themselves."""
+    two = ("--roles", "serve:1,target:2,draft:1", "-tp", "2", "--tp-over-hosts", "--model", TARGET, "--draft", DRAFT)
+    with hosts.hosts("spread", "head", "n1", "n2") as made:
+        head, n1, n2 = made
+        for h in made:
+            h.add_docker()
+        _, err = check(*Launch([head, n1, n2, n1], *two, GRAFT_LOG="info").end(), 3)
+        assert "rank 1 of the tensor-parallel group has come, from host n2" in err, err
+        check(*Launch([head, head, n1, n2], *two).end(), 3)
+    grown = ("--geometry", "test-64", "--max-model-len", "1024")
+    want = generate(*grown, "--method", "none", "--ignore-eos", "--max-tokens", "64")["token_ids"]
+    with hosts.hosts("spread4", "head", "n1", "n2", "n3") as made:
+        for h in made:
+            h.add_docker()
+        out, _ = Launch([*made, made[0]], "--roles", "serve:1,target:4", "-tp", "4", "--tp-over-hosts", "--model", TARGET, *grown,
+                        command=(GRAFT, "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos",
+                                 "--max-tokens", "64")).end()
+        assert answer(out)["token_ids"] == want, answer(out)
 
 
 @case_if(LACKS)
