@@ -36,6 +36,9 @@ static sigset_t watched(void)
     sigaddset(&set, SIGCHLD);
     add_drain(&set, SIGUSR1);
     add_drain(&set, SIGUSR2);
+    if (gr_program_reloaded_by(SIGHUP)) {
+        sigaddset(&set, SIGHUP); /* heard even where it is ignored (nohup) */
+    }
     return set;
 }
 
@@ -58,6 +61,12 @@ enum gr_status gr_children_init(struct gr_children *c, const char *key_hex)
     GR_TRY(gr_out_guard(&endings));
     strncpy(c->key_hex, key_hex != NULL ? key_hex : "", sizeof(c->key_hex) - 1);
     return GR_OK;
+}
+
+/* One that asks for haste. */
+static bool is_ending(int signal_number)
+{
+    return signal_number != SIGCHLD && !gr_program_drained_by(signal_number) && !gr_program_reloaded_by(signal_number);
 }
 
 static void become_child(const struct gr_children *c, const struct gr_child *k, pid_t parent)
@@ -274,11 +283,12 @@ enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int
 {
     struct signalfd_siginfo info;
     while (read(c->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        if (info.ssi_signo != SIGCHLD) {
-            *signal_out = (int)info.ssi_signo;
+        const int number = (int)info.ssi_signo;
+        if (number != SIGCHLD && (*signal_out == 0 || !gr_program_reloaded_by(number))) {
+            *signal_out = number;
         }
-        if (info.ssi_signo != SIGCHLD && !gr_program_drained_by(*signal_out)) {
-            gr_out_hurry(*signal_out);
+        if (is_ending(number)) {
+            gr_out_hurry(number);
         }
     }
     return reap(c, index_out);
@@ -348,7 +358,7 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
         (void)poll(&p, 1, (int)((deadline_ns - now_ns) / GR_MS) + 1);
         struct signalfd_siginfo info;
         while (read(c->signal_fd, &info, sizeof(info)) > 0) {
-            if (info.ssi_signo != SIGCHLD && !gr_program_drained_by((int)info.ssi_signo)) {
+            if (is_ending((int)info.ssi_signo)) {
                 hurry = true;
                 gr_out_hurry((int)info.ssi_signo);
             }

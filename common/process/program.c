@@ -39,6 +39,18 @@ void gr_program_hear_drains(void)
     signal(SIGUSR2, SIG_DFL);
 }
 
+static bool hangup_reloads; /* set while there is one thread */
+
+void gr_program_reload_by_hangup(void)
+{
+    hangup_reloads = true;
+}
+
+bool gr_program_reloaded_by(int signal_number)
+{
+    return hangup_reloads && signal_number == SIGHUP;
+}
+
 sigset_t gr_program_endings(void)
 {
     sigset_t set;
@@ -46,7 +58,7 @@ sigset_t gr_program_endings(void)
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+    if (!hangup_reloads && sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
         sigaddset(&set, SIGHUP);
     }
     return set;

@@ -34,13 +34,16 @@ void gr_program_begin(void);
  * reader that has left is no error to tell of: then it is a shell's status of a program that SIGPIPE has ended. */
 int gr_program_end(int status);
 /* The signals that ask a command to end: SIGINT, SIGTERM and, unless its parent has it ignored (nohup), SIGHUP, which a
- * terminal that goes away sends. */
+ * terminal that goes away sends; not where it has a process read its files again. */
 sigset_t gr_program_endings(void);
 /* A signal that asks for a drain without a limit of time, and never for haste: SIGUSR1 or SIGUSR2. */
 static inline bool gr_program_drained_by(int signal_number)
 {
     return signal_number == SIGUSR1 || signal_number == SIGUSR2;
 }
+/* From here on SIGHUP asks this process to read its files again, and not to end: before gr_children_init(). */
+void gr_program_reload_by_hangup(void);
+bool gr_program_reloaded_by(int signal_number);
 /* From here on SIGUSR1 and SIGUSR2 reach this process: before gr_children_init() of who serves. */
 void gr_program_hear_drains(void);
 
