@@ -271,6 +271,9 @@ static enum gr_status start(struct serve *s)
     sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
     GR_TRY(open_door(s, key));
     gr_program_hear_drains();
+    if (gr_serve_http_has_files(&s->o)) {
+        gr_program_reload_by_hangup();
+    }
     GR_TRY(gr_children_init(&s->children, key_hex));
     GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk, s->children.signal_fd));
     if (s->o.spawn) {
@@ -308,7 +311,9 @@ static void watch_children(struct serve *s)
         int index = -1;
         int signal_number = 0;
         const enum gr_child_event e = gr_children_poll(&s->children, &signal_number, &index);
-        if (signal_number != 0) {
+        if (gr_program_reloaded_by(signal_number)) {
+            gr_serve_http_reload(&s->http);
+        } else if (signal_number != 0) {
             drain_for(s, !gr_program_drained_by(signal_number));
         }
         if (e == GR_CHILD_NONE) {

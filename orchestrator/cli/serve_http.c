@@ -51,22 +51,49 @@ static enum gr_status watch_both(struct gr_serve_http *h, int other_fd)
     return GR_OK;
 }
 
+static enum gr_status check_tls(const struct gr_options *o)
+{
+    if ((o->tls_cert == NULL) != (o->tls_key == NULL)) {
+        log_error("%s is given without %s; TLS needs both", o->tls_cert != NULL ? "--tls-cert" : "--tls-key",
+                  o->tls_cert != NULL ? "--tls-key" : "--tls-cert");
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+static struct gr_http_config config_of(const struct gr_serve_http *h, const struct gr_options *o, const char *address)
+{
+    return (struct gr_http_config){.listen = address,
+                                   .served = h->served,
+                                   .n_served = h->n_served,
+                                   .base = &h->base,
+                                   .front = h->front,
+                                   .unknown_pass = o->http_unknown == GR_CHOICE_HTTP_UNKNOWN_LOG,
+                                   .insecure = o->insecure,
+                                   .api_key_file = o->api_key_file,
+                                   .tls = o->tls_cert != NULL,
+                                   .tls_cert = o->tls_cert,
+                                   .tls_key = o->tls_key,
+                                   .host = o->http_host.word,
+                                   .n_host = o->http_host.n,
+                                   .n_connection = (int)o->http_connections,
+                                   .n_of_address = (int)o->http_connections_per_address,
+                                   .request_ns = (uint64_t)o->http_request_timeout,
+                                   .idle_ns = (uint64_t)o->http_idle_timeout};
+}
+
 static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o, const char *address, int other_fd)
 {
     const struct gr_front_config front = {.ctx = h, .say = say, .leave = leave, .first_client = GR_CLIENT_MAX};
     const struct gr_served_config served = {
         .name = o->served_model_name, .path = o->model, .chat_template = o->chat_template};
+    GR_TRY(check_tls(o));
     GR_TRY(gr_served_open(&served, &h->served[0]));
     h->n_served = 1;
     GR_TRY(choose_base(o, &h->base));
     GR_TRY(gr_front_create(&front, &h->front));
     GR_TRY(watch_both(h, other_fd));
-    const struct gr_http_config c = {.listen = address,
-                                     .served = h->served,
-                                     .n_served = h->n_served,
-                                     .base = &h->base,
-                                     .front = h->front,
-                                     .unknown_pass = o->http_unknown == GR_CHOICE_HTTP_UNKNOWN_LOG};
+    const struct gr_http_config c = config_of(h, o, address);
     return gr_http_create(&c, &h->http);
 }
 
@@ -84,8 +111,26 @@ enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_optio
         return GR_EINVAL;
     }
     GR_TRY(start(h, o, address, other_fd));
-    fprintf(stderr, "serving %s at http://%s/v1\n", h->served[0].name, gr_http_address(h->http));
+    fprintf(stderr, "serving %s at %s://%s/v1\n", h->served[0].name, o->tls_cert != NULL ? "https" : "http",
+            gr_http_address(h->http));
     return GR_OK;
+}
+
+bool gr_serve_http_has_files(const struct gr_options *o)
+{
+    return address_of(o) != NULL && (o->api_key_file != NULL || o->tls_cert != NULL);
+}
+
+void gr_serve_http_reload(struct gr_serve_http *h)
+{
+    if (h->http == NULL) {
+        return;
+    }
+    if (gr_http_reload(h->http) == GR_OK) {
+        fprintf(stderr, "the endpoint's keys and certificates were read again\n");
+    } else {
+        log_error("SIGHUP: the endpoint goes on with the keys and certificates that it had");
+    }
 }
 
 bool gr_serve_http_has(const struct gr_serve_http *h, uint32_t client)

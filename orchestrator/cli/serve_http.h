@@ -23,6 +23,10 @@ struct gr_serve_http {
     int poll_fd;     /* its requests, and other_fd; with http alone */
 };
 
+/* Does it read files that may change while it serves? */
+bool gr_serve_http_has_files(const struct gr_options *o);
+/* Reads them again, and says so, or why not. */
+void gr_serve_http_reload(struct gr_serve_http *h);
 /* By --http: opened where a model is named, unless it is off. other_fd: waited for beside its requests. */
 GR_NODISCARD enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o,
                                                struct gr_orch *orch, struct gr_desk *desk, int other_fd);

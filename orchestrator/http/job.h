@@ -4,6 +4,7 @@
 #ifndef GR_ORCHESTRATOR_HTTP_JOB_H
 #define GR_ORCHESTRATOR_HTTP_JOB_H
 
+#include "orchestrator/http/api_keys.h"
 #include "orchestrator/http/ask.h"
 #include "orchestrator/http/reply.h"
 #include "orchestrator/http/stream.h"
@@ -27,6 +28,7 @@ struct gr_job_answer {
 
 struct gr_job {
     struct gr_api_request request;
+    struct gr_api_owner owner;     /* who asked it */
     const struct gr_served *model; /* borrowed */
     struct gr_ask ask;
     struct gr_reply reply;

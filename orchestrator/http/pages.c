@@ -109,7 +109,7 @@ static const struct gr_page pages[] = {
     {.path = "/tokenize", .post = true, .read = GR_READ_TOKENIZE},
     {.path = "/detokenize", .post = true, .read = GR_READ_DETOKENIZE},
     {.path = "/v1/models", .make = make_models},
-    {.path = "/health", .make = make_health},
+    {.path = "/health", .open = true, .make = make_health},
     {.path = "/version", .make = make_version},
     {.path = "/metrics", .make = make_metrics},
 };
@@ -131,16 +131,4 @@ const struct gr_page *gr_page_find(const char *path)
         }
     }
     return NULL;
-}
-
-bool gr_host_is_loopback(const char *host)
-{
-    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
-    for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
-        const size_t n = strlen(names[i]);
-        if (strncasecmp(host, names[i], n) == 0 && (host[n] == '\0' || host[n] == ':')) {
-            return true;
-        }
-    }
-    return false;
 }

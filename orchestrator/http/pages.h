@@ -15,6 +15,7 @@ struct gr_page_fleet {
 struct gr_page {
     const char *path;
     bool post; /* a body, for readers; else GET */
+    bool open; /* needs no key, and is there for connections in excess, too */
     enum gr_read_what read;
     /* malloc; NULL: out of memory. Status 200 and JSON, unless it says otherwise. */
     char *(*make)(const struct gr_page_fleet *f, int *http_status, const char **type);
@@ -22,7 +23,5 @@ struct gr_page {
 
 /* Doubled slashes, and one at the end, do not count. NULL: there is nothing. */
 const struct gr_page *gr_page_find(const char *path);
-/* HOST or HOST:PORT: does it name loopback? */
-bool gr_host_is_loopback(const char *host);
 
 #endif

@@ -14,9 +14,7 @@
 #define THREAD_MAX 16
 
 struct work {
-    enum gr_read_what what;
-    char *body; /* owned */
-    size_t len;
+    struct gr_asked asked;    /* its body is owned */
     struct gr_stream *stream; /* a reference */
     struct work *next;
 };
@@ -77,12 +75,14 @@ static enum gr_status read_job(const struct gr_readers *r, const struct work *w,
                                struct gr_api_error *e)
 {
     char unknown[GR_API_PARAM_MAX];
-    const enum gr_api_endpoint endpoint = w->what == GR_READ_CHAT ? GR_API_CHAT : GR_API_COMPLETIONS;
-    GR_TRY(gr_api_request_parse(endpoint, w->body, w->len, r->c.unknown_pass ? unknown : NULL, &j->request, e));
+    const enum gr_api_endpoint endpoint = w->asked.what == GR_READ_CHAT ? GR_API_CHAT : GR_API_COMPLETIONS;
+    GR_TRY(gr_api_request_parse(endpoint, w->asked.body, w->asked.len, r->c.unknown_pass ? unknown : NULL, &j->request,
+                                e));
     if (r->c.unknown_pass && unknown[0] != '\0') {
         log_warn("a request has the field `%s', which neither OpenAI nor vLLM define; it is not looked at", unknown);
     }
     GR_TRY(choose_model(r, j->request.model, &j->model, e));
+    j->owner = w->asked.owner;
     const struct gr_ask_limits limits = {.base = r->c.base, .n_ctx = r->c.n_ctx(r->c.ctx, j->model)};
     GR_TRY(gr_ask_make(&j->request, j->model, &limits, &j->ask, e));
     fill_reply(j);
@@ -130,8 +130,8 @@ static enum gr_status tokenize(const struct gr_readers *r, const struct work *w,
     const struct gr_served *model = NULL;
     int32_t *ids = NULL;
     uint32_t n = 0;
-    const bool chat = memmem(w->body, w->len, "\"messages\"", 10) != NULL;
-    GR_TRY(gr_api_request_parse(chat ? GR_API_CHAT : GR_API_COMPLETIONS, w->body, w->len, NULL, q, e));
+    const bool chat = memmem(w->asked.body, w->asked.len, "\"messages\"", 10) != NULL;
+    GR_TRY(gr_api_request_parse(chat ? GR_API_CHAT : GR_API_COMPLETIONS, w->asked.body, w->asked.len, NULL, q, e));
     GR_TRY(choose_model(r, q->model, &model, e));
     if (!chat && (q->n_prompt != 1 || q->prompt[0].text == NULL)) {
         return gr_api_refuse(e, 400, "prompt", "prompt must be one text");
@@ -183,7 +183,7 @@ static enum gr_status detokenize(const struct gr_readers *r, const struct work *
 {
     const struct gr_served *model = NULL;
     json_error_t error;
-    json_t *root = json_loadb(w->body, w->len, 0, &error);
+    json_t *root = json_loadb(w->asked.body, w->asked.len, 0, &error);
     const json_t *list = json_object_get(root, "tokens");
     enum gr_status st =
         root != NULL ? GR_OK : gr_api_refuse(e, 400, NULL, "the body is not JSON in UTF-8: line %d", error.line);
@@ -200,7 +200,7 @@ static void read_tokens(struct gr_readers *r, const struct work *w)
 {
     struct gr_api_error e = {0};
     struct gr_api_request q = {0};
-    const enum gr_status st = w->what == GR_READ_TOKENIZE ? tokenize(r, w, &q, &e) : detokenize(r, w, &e);
+    const enum gr_status st = w->asked.what == GR_READ_TOKENIZE ? tokenize(r, w, &q, &e) : detokenize(r, w, &e);
     if (st != GR_OK) {
         gr_stream_fail(w->stream, &e);
     }
@@ -212,7 +212,7 @@ static void read_tokens(struct gr_readers *r, const struct work *w)
 static void finish_work(struct work *w)
 {
     gr_stream_drop(w->stream);
-    free(w->body);
+    free(w->asked.body);
     free(w);
 }
 
@@ -238,7 +238,7 @@ static void *run(void *arg)
     struct work *w;
     while ((w = next_work(r)) != NULL) {
         if (!gr_stream_is_left(w->stream)) {
-            if (w->what == GR_READ_COMPLETIONS || w->what == GR_READ_CHAT) {
+            if (w->asked.what == GR_READ_COMPLETIONS || w->asked.what == GR_READ_CHAT) {
                 read_generation(r, w);
             } else {
                 read_tokens(r, w);
@@ -296,16 +296,16 @@ void gr_readers_destroy(struct gr_readers *r)
     free(r);
 }
 
-void gr_readers_post(struct gr_readers *r, enum gr_read_what what, char *body, size_t len, struct gr_stream *stream)
+void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_stream *stream)
 {
     const struct gr_api_error e = {.http_status = 500, .message = "out of memory"};
     struct work *w = calloc(1, sizeof(*w));
     if (w == NULL) {
         gr_stream_fail(stream, &e);
-        free(body);
+        free(a->body);
         return;
     }
-    *w = (struct work){.what = what, .body = body, .len = len, .stream = stream};
+    *w = (struct work){.asked = *a, .stream = stream};
     gr_stream_hold(stream);
     pthread_mutex_lock(&r->lock);
     *r->end = w;

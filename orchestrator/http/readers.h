@@ -21,8 +21,15 @@ struct gr_readers_config {
 
 GR_NODISCARD enum gr_status gr_readers_create(const struct gr_readers_config *c, struct gr_readers **out);
 void gr_readers_destroy(struct gr_readers *r); /* requests that wait are refused */
-/* Takes body (malloc). Its response goes to stream, which is held until then. */
-void gr_readers_post(struct gr_readers *r, enum gr_read_what what, char *body, size_t len, struct gr_stream *stream);
+/* What is to be read. */
+struct gr_asked {
+    enum gr_read_what what;
+    char *body; /* malloc */
+    size_t len;
+    struct gr_api_owner owner;
+};
+/* Takes the body. Its response goes to stream, which is held until then. */
+void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_stream *stream);
 /* How many bodies wait. */
 int gr_readers_n_waiting(struct gr_readers *r);
 

@@ -1,11 +1,14 @@
 #include "orchestrator/http/server.h"
 
-#include "common/base/address.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
+#include "orchestrator/http/door.h"
+#include "orchestrator/http/guests.h"
+#include "orchestrator/http/listener.h"
 #include "orchestrator/http/pages.h"
 #include "orchestrator/http/readers.h"
+#include "orchestrator/http/tls.h"
 #include "orchestrator/http/watch.h"
-#include "transport/net.h"
 
 #include <microhttpd.h>
 #include <pthread.h>
@@ -16,21 +19,21 @@
 #include <unistd.h>
 
 #define READER_THREADS 2
-#define HEADER_BYTES (64u << 10) /* of a request's line and headers */
-#define IDLE_S 150u /* a connection that asks nothing for so long is closed: longer than clients' pools keep one */
-#define CONNECTION_MAX 4000u
+#define EXCESS_MAX 64           /* connections beyond the limit, which are told so */
 #define BLOCK_BYTES (32u << 10) /* of a response that are copied at once */
 
 struct gr_http {
     struct gr_http_config c;
-    int listen_fd;
-    char address[64];
-    bool on_loopback;
+    struct gr_listener listener;
     struct MHD_Daemon *daemon;
     struct gr_readers *readers;
     struct gr_watch *watch;
-    pthread_mutex_t lock; /* of state */
+    struct gr_guests *guests;
+    char *too_late;       /* owned: the response to who is too slow */
+    pthread_mutex_t lock; /* of the rest */
     struct gr_http_state state;
+    struct gr_door door;
+    struct gr_api_keys *keys; /* owned; NULL: none are asked for */
 };
 
 /* A request, from its first header to its response's last byte. The library's thread alone touches it, but for what the
@@ -38,13 +41,13 @@ struct gr_http {
 struct exchange {
     struct gr_http *h;
     struct MHD_Connection *connection;
-    const struct gr_page *page; /* NULL: it is refused */
+    struct gr_guest *guest; /* its connection */
+    struct gr_admission admission;
     int fd;
-    char *body; /* owned */
-    size_t len, cap;
-    struct gr_stream *stream;  /* a reference; NULL: not handed on yet */
-    struct gr_api_error error; /* of a refusal */
-    bool answered, is_http_10;
+    char *body;               /* owned */
+    size_t len, cap, n_read;  /* of the body; n_read: all that has come */
+    struct gr_stream *stream; /* a reference; NULL: not handed on yet */
+    bool answered, is_http_10, is_last;
 };
 
 /* ---- what is known of the fleet ---- */
@@ -82,8 +85,14 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
     if (http_status == 429 || http_status == 503) {
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     }
-    if (http_status == 405 && x->page != NULL) {
-        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, x->page->post ? "POST" : "GET");
+    if (http_status == 405) {
+        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, x->admission.page->post ? "POST" : "GET");
+    }
+    if (http_status == 401) {
+        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    }
+    if (x->is_last) {
+        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     }
 }
 
@@ -105,7 +114,8 @@ static enum MHD_Result queue_text(struct exchange *x, int http_status, const cha
 
 static enum MHD_Result queue_error(struct exchange *x)
 {
-    return queue_text(x, x->error.http_status, "application/json", gr_api_error_json(&x->error));
+    const struct gr_api_error *e = &x->admission.error;
+    return queue_text(x, e->http_status, "application/json", gr_api_error_json(e));
 }
 
 /* The next bytes of a response; where none are there the connection sleeps until some are. */
@@ -146,91 +156,88 @@ static void wake_connection(void *ctx)
     MHD_resume_connection(((struct exchange *)ctx)->connection);
 }
 
-static enum MHD_Result refuse(struct exchange *x, int http_status, const char *param, const char *text)
+static enum MHD_Result refuse(struct exchange *x, int http_status, const char *text)
 {
-    const enum gr_status st = gr_api_refuse(&x->error, http_status, param, "%s", text);
+    const enum gr_status st = gr_api_refuse(&x->admission.error, http_status, NULL, "%s", text);
     (void)st;
-    x->page = http_status == 405 ? x->page : NULL;
     return MHD_YES;
 }
 
-static const char *header(const struct exchange *x, const char *name)
+/* What its headers say, counted and kept as they come by. */
+static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len,
+                                   const char *value, size_t value_len)
 {
-    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
-}
-
-/* A page of another origin may make a browser ask us: by a name of its own that leads here, or with a body that needs
- * no leave. */
-static enum MHD_Result check_browser(struct exchange *x)
-{
-    const char *host = header(x, MHD_HTTP_HEADER_HOST);
-    const char *type = header(x, MHD_HTTP_HEADER_CONTENT_TYPE);
-    if (x->h->on_loopback && host != NULL && !gr_host_is_loopback(host)) {
-        return refuse(x, 403, NULL, "this endpoint is on loopback, and is asked by another name");
-    }
-    if (x->page->post && (type == NULL || strncasecmp(type, "application/json", 16) != 0)) {
-        return refuse(x, 415, NULL, "the body must be application/json");
+    struct gr_visit *v = cls;
+    (void)kind;
+    v->head_bytes += name_len + value_len;
+    if (strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0) {
+        v->host = value != NULL ? value : "";
+    } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_TYPE) == 0) {
+        v->type = value;
+    } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
+        v->length = value;
+    } else if (strcasecmp(name, MHD_HTTP_HEADER_AUTHORIZATION) == 0) {
+        v->authorization = value;
+        v->n_authorization++;
     }
     return MHD_YES;
 }
 
-static enum MHD_Result check_size(struct exchange *x)
+static void check(struct exchange *x, const char *path, const char *method)
 {
-    const char *length = header(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    char text[96];
-    if (length == NULL || strtoull(length, NULL, 10) <= GR_HTTP_BODY_MAX) {
-        return MHD_YES;
-    }
-    snprintf(text, sizeof(text), "the body has %.20s bytes; at most %u are taken", length, GR_HTTP_BODY_MAX);
-    return refuse(x, 413, NULL, text);
+    struct gr_http *h = x->h;
+    struct gr_visit v = {.path = path, .method = method, .excess = gr_guests_excess(h->guests, x->guest)};
+    (void)MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, take_header, &v);
+    pthread_mutex_lock(&h->lock);
+    gr_door_ask(&h->door, &v, &x->admission);
+    pthread_mutex_unlock(&h->lock);
+    x->is_last = v.excess != GR_GUEST_FITS;
 }
 
-static enum MHD_Result check(struct exchange *x, const char *path, const char *method)
+static bool enter(struct exchange *x, enum gr_guest_phase phase)
 {
-    char text[200];
-    x->page = gr_page_find(path);
-    if (x->page == NULL) {
-        snprintf(text, sizeof(text), "there is nothing at %.120s", path);
-        return refuse(x, 404, NULL, text);
-    }
-    if (strcmp(method, x->page->post ? "POST" : "GET") != 0 && !(strcmp(method, "HEAD") == 0 && !x->page->post)) {
-        snprintf(text, sizeof(text), "%.120s takes %s", path, x->page->post ? "POST" : "GET");
-        return refuse(x, 405, NULL, text);
-    }
-    GR_ASSERT(x->error.http_status == 0);
-    (void)check_browser(x);
-    return x->error.http_status == 0 ? check_size(x) : MHD_YES;
+    return gr_guests_enter(x->h->guests, x->guest, phase, gr_clock_ns());
+}
+
+static struct gr_guest *guest_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info != NULL ? info->socket_context : NULL;
 }
 
 static struct exchange *begin(struct gr_http *h, struct MHD_Connection *c, const char *path, const char *method,
                               const char *version)
 {
-    struct exchange *x = calloc(1, sizeof(*x));
+    struct gr_guest *guest = guest_of(c);
+    struct exchange *x = guest != NULL ? calloc(1, sizeof(*x)) : NULL;
     if (x == NULL) {
         return NULL;
     }
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     x->h = h;
     x->connection = c;
+    x->guest = guest;
     x->fd = info != NULL ? info->connect_fd : -1;
     x->is_http_10 = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
-    (void)check(x, path, method);
+    check(x, path, method);
     return x;
 }
 
 static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
 {
-    if (x->error.http_status != 0) {
-        return MHD_YES; /* it is read, and not looked at */
+    gr_guests_took(x->h->guests, x->guest, n);
+    x->n_read += n;
+    if (x->admission.error.http_status != 0) { /* it is read, and not looked at */
+        return x->n_read > 2 * GR_HTTP_BODY_MAX ? MHD_NO : MHD_YES;
     }
-    if (x->len + n > GR_HTTP_BODY_MAX) {
-        return refuse(x, 413, NULL, "the body is larger than the limit of 32 MiB");
+    if (x->n_read > GR_HTTP_BODY_MAX) {
+        return refuse(x, 413, "the body is larger than the limit of 32 MiB");
     }
     if (x->len + n > x->cap) {
         const size_t cap = 2 * (x->len + n);
         char *body = realloc(x->body, cap);
         if (body == NULL) {
-            return refuse(x, 500, NULL, "out of memory");
+            return refuse(x, 500, "out of memory");
         }
         x->body = body;
         x->cap = cap;
@@ -245,7 +252,7 @@ static enum MHD_Result hand_on(struct exchange *x)
 {
     struct gr_http *h = x->h;
     if (state_of(h).draining) {
-        (void)refuse(x, 503, NULL, "the orchestrator is shutting down; it takes no more requests");
+        (void)refuse(x, 503, "the orchestrator is shutting down; it takes no more requests");
         return queue_error(x);
     }
     if (gr_stream_create(wake_connection, x, &x->stream) != GR_OK) {
@@ -254,8 +261,10 @@ static enum MHD_Result hand_on(struct exchange *x)
     if (gr_watch_add(h->watch, x->fd, x) != GR_OK) {
         x->fd = -1;
     }
+    const struct gr_asked asked = {
+        .what = x->admission.page->read, .body = x->body, .len = x->len, .owner = x->admission.owner};
     MHD_suspend_connection(x->connection);
-    gr_readers_post(h->readers, x->page->read, x->body, x->len, x->stream);
+    gr_readers_post(h->readers, &asked, x->stream);
     x->body = NULL;
     gr_stream_wait(x->stream, true);
     return MHD_YES;
@@ -277,8 +286,31 @@ static enum MHD_Result answer_at_once(struct exchange *x)
     const struct gr_page_fleet fleet = {.state = &s, .served = x->h->c.served, .n_served = x->h->c.n_served};
     const char *type = "application/json";
     int http_status = 200;
-    char *text = x->page->make(&fleet, &http_status, &type);
+    char *text = x->admission.page->make(&fleet, &http_status, &type);
     return queue_text(x, http_status, type, text);
+}
+
+/* Its line and headers are there. Who waits for word before he sends a body is told at once; what others send is read
+ * first, since an answer that crosses a body may be lost with its connection. */
+static enum MHD_Result on_head(struct exchange *x)
+{
+    if (!enter(x, GR_GUEST_BODY)) {
+        return MHD_NO;
+    }
+    const int refused = x->admission.error.http_status;
+    const bool waits = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT) != NULL;
+    return refused == 413 || (refused != 0 && waits) ? queue_error(x) : MHD_YES;
+}
+
+static enum MHD_Result on_whole(struct exchange *x)
+{
+    if (!enter(x, GR_GUEST_ANSWERED)) {
+        return MHD_NO;
+    }
+    if (x->admission.error.http_status != 0) {
+        return queue_error(x);
+    }
+    return x->admission.page->post ? hand_on(x) : answer_at_once(x);
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path, const char *method,
@@ -288,7 +320,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (x == NULL) {
         x = begin(cls, c, path, method, version);
         *kept = x;
-        return x == NULL ? MHD_NO : x->error.http_status == 413 ? queue_error(x) : MHD_YES;
+        return x != NULL ? on_head(x) : MHD_NO;
     }
     if (*n_data > 0) {
         const enum MHD_Result taken = take_body(x, data, *n_data);
@@ -298,13 +330,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (x->answered) {
         return MHD_YES;
     }
-    if (x->error.http_status != 0) {
-        return queue_error(x);
-    }
-    if (x->stream != NULL) {
-        return answer_from_stream(x);
-    }
-    return x->page->post ? hand_on(x) : answer_at_once(x);
+    return x->stream != NULL ? answer_from_stream(x) : on_whole(x);
 }
 
 static void on_completed(void *cls, struct MHD_Connection *c, void **kept, enum MHD_RequestTerminationCode code)
@@ -320,26 +346,72 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **kept, enum 
         gr_front_post_gone(x->h->c.front);
         gr_stream_drop(x->stream);
     }
+    (void)!enter(x, GR_GUEST_IDLE);
     free(x->body);
     free(x);
     *kept = NULL;
 }
 
-/* ---- clients that go away ---- */
+/* ---- connections ---- */
 
-/* Something that no client minds: a comment of a stream, or the word to go on sending, which says nothing else. */
-static void probe(void *who)
+static void on_connection(void *cls, struct MHD_Connection *c, void **kept, enum MHD_ConnectionNotificationCode code)
 {
-    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    struct exchange *x = who;
-    if (gr_stream_has_begun(x->stream)) {
-        const enum gr_status st = gr_stream_write(x->stream, ": ping\n", 7);
-        (void)st;
-    } else if (!x->is_http_10) {
-        const ssize_t n = send(x->fd, go_on, sizeof(go_on) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        (void)n;
+    struct gr_http *h = cls;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        gr_guests_remove(h->guests, *kept);
+        *kept = NULL;
+        return;
     }
+    const int fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    const struct sockaddr *from = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
+    *kept = gr_guests_add(h->guests, fd, from, gr_clock_ns());
 }
+
+/* A request's line is there. */
+static void *on_line(void *cls, const char *uri, struct MHD_Connection *c)
+{
+    struct gr_http *h = cls;
+    struct gr_guest *guest = guest_of(c);
+    (void)uri;
+    if (guest != NULL) {
+        (void)!gr_guests_enter(h->guests, guest, GR_GUEST_HEAD, gr_clock_ns());
+    }
+    return NULL;
+}
+
+/* The library sees that it has ended, and closes it. */
+static void cut_off(void *ctx, int fd, enum gr_guest_phase phase)
+{
+    const struct gr_http *h = ctx;
+    if (!h->c.tls && (phase == GR_GUEST_HEAD || phase == GR_GUEST_BODY)) {
+        (void)!send(fd, h->too_late, strlen(h->too_late), MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    (void)shutdown(fd, SHUT_RDWR);
+}
+
+static char *make_too_late(void)
+{
+    struct gr_api_error e;
+    char *text = NULL;
+    (void)gr_api_refuse(&e, 408, NULL, "the request was not whole in time (--http-request-timeout)");
+    char *body = gr_api_error_json(&e);
+    if (body != NULL &&
+        asprintf(&text,
+                 "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                 "Content-Length: %zu\r\n\r\n%s",
+                 strlen(body), body) < 0) {
+        text = NULL;
+    }
+    free(body);
+    return text;
+}
+
+static void run_guests(void *ctx)
+{
+    gr_guests_run(((struct gr_http *)ctx)->guests, gr_clock_ns());
+}
+
+/* ---- clients that go away ---- */
 
 static void gone(void *who)
 {
@@ -348,27 +420,35 @@ static void gone(void *who)
     gr_front_post_gone(x->h->c.front);
 }
 
-/* ---- start and end ---- */
-
-static enum gr_status listen_at(struct gr_http *h)
+/* Something that no client minds: a comment of a stream, or the word to go on sending, which says nothing else. Under
+ * TLS nothing can be sent beside the library, and who has ended it there will not read. */
+static void probe(void *who)
 {
-    struct gr_address a;
-    GR_TRY(gr_address_parse("--http", h->c.listen, 0, &a));
-    if (gr_tcp_listen(h->c.listen, &h->listen_fd, h->address) != GR_OK) {
-        log_error("--http %s: the endpoint cannot listen there; give another address, or --http off", h->c.listen);
-        return GR_EIO;
+    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    struct exchange *x = who;
+    if (x->h->c.tls) {
+        gone(x);
+    } else if (gr_stream_has_begun(x->stream)) {
+        const enum gr_status st = gr_stream_write(x->stream, ": ping\n", 7);
+        (void)st;
+    } else if (!x->is_http_10) {
+        const ssize_t n = send(x->fd, go_on, sizeof(go_on) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)n;
     }
-    h->on_loopback = gr_host_is_loopback(h->address);
-    return GR_OK;
 }
 
-static enum gr_status start_daemon(struct gr_http *h)
+/* ---- start and end ---- */
+
+static enum gr_status start_daemon(struct gr_http *h, int n_connection)
 {
-    h->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, h,
-                         MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
-                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * HEADER_BYTES), MHD_OPTION_CONNECTION_LIMIT,
-                         CONNECTION_MAX, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_END);
+    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (h->c.tls ? MHD_USE_TLS : 0u);
+    h->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener.fd, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_line, h,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * GR_HTTP_HEAD_MAX), MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)(n_connection + EXCESS_MAX), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(h->c.idle_ns / GR_S),
+        MHD_OPTION_HTTPS_CERT_CALLBACK2, gr_tls_retrieve, MHD_OPTION_HTTPS_PRIORITIES, GR_TLS_PRIORITIES,
+        MHD_OPTION_END); /* the last two: looked at under TLS alone */
     if (h->daemon == NULL) {
         log_error("the endpoint could not be started (libmicrohttpd)");
         return GR_EIO;
@@ -387,10 +467,25 @@ static enum gr_status start(struct gr_http *h)
                                               .unknown_pass = h->c.unknown_pass,
                                               .n_ctx = longest_context,
                                               .ctx = h};
-    GR_TRY(listen_at(h));
-    GR_TRY(gr_watch_create(&calls, &h->watch));
+    GR_TRY(gr_http_reload(h));
+    GR_TRY(gr_listener_open(h->c.listen, h->keys != NULL || h->c.insecure, &h->listener));
+    const int n_connection = gr_listener_have_descriptors(h->c.n_connection);
+    const struct gr_guests_config guests = {.n_max = n_connection,
+                                            .n_max_of_address = h->c.n_of_address,
+                                            .request_ns = h->c.request_ns,
+                                            .idle_ns = h->c.idle_ns,
+                                            .ctx = h,
+                                            .cut = cut_off};
+    h->door.on_loopback = h->listener.on_loopback;
+    h->door.host = h->c.host;
+    h->door.n_host = h->c.n_host;
+    h->too_late = make_too_late();
+    GR_TRY(h->too_late != NULL ? GR_OK : GR_ENOMEM);
+    GR_TRY(gr_guests_create(&guests, &h->guests));
+    const struct gr_watch_other other = {.fd = gr_guests_fd(h->guests), .ctx = h, .ready = run_guests};
+    GR_TRY(gr_watch_create(&calls, &other, &h->watch));
     GR_TRY(gr_readers_create(&readers, &h->readers));
-    return start_daemon(h);
+    return start_daemon(h, n_connection);
 }
 
 enum gr_status gr_http_create(const struct gr_http_config *c, struct gr_http **out)
@@ -401,7 +496,7 @@ enum gr_status gr_http_create(const struct gr_http_config *c, struct gr_http **o
         return GR_ENOMEM;
     }
     h->c = *c;
-    h->listen_fd = -1;
+    h->listener.fd = -1;
     pthread_mutex_init(&h->lock, NULL);
     const enum gr_status st = start(h);
     if (st != GR_OK) {
@@ -414,15 +509,41 @@ enum gr_status gr_http_create(const struct gr_http_config *c, struct gr_http **o
 
 const char *gr_http_address(const struct gr_http *h)
 {
-    return h->address;
+    return h->listener.address;
+}
+
+static void use_keys(struct gr_http *h, struct gr_api_keys *keys)
+{
+    pthread_mutex_lock(&h->lock);
+    struct gr_api_keys *last = h->keys;
+    h->keys = keys;
+    h->door.keys = keys;
+    pthread_mutex_unlock(&h->lock);
+    gr_api_keys_destroy(last);
+}
+
+enum gr_status gr_http_reload(struct gr_http *h)
+{
+    struct gr_api_keys *keys = NULL;
+    if (h->c.api_key_file != NULL) {
+        GR_TRY(gr_api_keys_read(h->c.api_key_file, &keys));
+    }
+    const enum gr_status st = h->c.tls ? gr_tls_load(h->c.tls_cert, h->c.tls_key) : GR_OK;
+    if (st != GR_OK) {
+        gr_api_keys_destroy(keys);
+    } else if (keys != NULL) {
+        log_info("API keys that are taken: %d", gr_api_keys_count(keys));
+        use_keys(h, keys);
+    }
+    return st;
 }
 
 void gr_http_quiesce(struct gr_http *h)
 {
-    if (h->listen_fd >= 0) {
+    if (h->listener.fd >= 0) {
         (void)MHD_quiesce_daemon(h->daemon);
-        close(h->listen_fd);
-        h->listen_fd = -1;
+        close(h->listener.fd);
+        h->listener.fd = -1;
     }
 }
 
@@ -436,10 +557,14 @@ void gr_http_destroy(struct gr_http *h)
         gr_http_quiesce(h);
         MHD_stop_daemon(h->daemon);
     }
-    if (h->listen_fd >= 0) {
-        close(h->listen_fd);
+    if (h->listener.fd >= 0) {
+        close(h->listener.fd);
     }
     gr_watch_destroy(h->watch);
+    gr_guests_destroy(h->guests);
+    gr_api_keys_destroy(h->keys);
+    gr_tls_forget();
+    free(h->too_late);
     pthread_mutex_destroy(&h->lock);
     free(h);
 }

@@ -6,8 +6,7 @@
 
 #include "orchestrator/http/front.h"
 
-#define GR_HTTP_BODY_MAX (32u << 20) /* bytes of a request's body */
-#define GR_HTTP_MODEL_MAX 16         /* models that are served */
+#define GR_HTTP_MODEL_MAX 16 /* models that are served */
 
 struct gr_http;
 
@@ -26,12 +25,25 @@ struct gr_http_config {
     const struct gr_wishes *base; /* borrowed: where a request says nothing */
     struct gr_front *front;       /* borrowed */
     bool unknown_pass;
+    /* Who is let in, and how (texts are borrowed). */
+    bool insecure;            /* without keys other hosts are let in, too */
+    const char *api_key_file; /* NULL: no keys */
+    bool tls;
+    const char *tls_cert, *tls_key;
+    const char *const *host; /* (n_host): other names that are taken on loopback */
+    int n_host;
+    /* Limits (guests.h). */
+    int n_connection, n_of_address;
+    uint64_t request_ns, idle_ns;
 };
 
-/* GR_EIO (logged): the port is taken, ... */
+/* GR_EIO, GR_EINVAL (logged): the port is taken, a file is not as it must be, ... */
 GR_NODISCARD enum gr_status gr_http_create(const struct gr_http_config *c, struct gr_http **out);
 const char *gr_http_address(const struct gr_http *h);
 void gr_http_tell(struct gr_http *h, const struct gr_http_state *s);
+/* Reads the files of keys and certificates again; who is being answered is not cut off. An error (logged): those that
+ * were read last stay in use. */
+GR_NODISCARD enum gr_status gr_http_reload(struct gr_http *h);
 /* No connection is accepted any more; those that are there go on. */
 void gr_http_quiesce(struct gr_http *h);
 /* After the front's jobs have ended. */

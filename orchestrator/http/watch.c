@@ -15,6 +15,7 @@
 
 struct gr_watch {
     struct gr_watch_calls calls;
+    struct gr_watch_other other;
     int epoll, end_fd;
     pthread_t thread;
     pthread_mutex_t lock; /* of who */
@@ -45,6 +46,10 @@ static void *run(void *arg)
             if (event[i].data.fd == w->end_fd) {
                 return NULL;
             }
+            if (event[i].data.fd == w->other.fd) {
+                w->other.ready(w->other.ctx);
+                continue;
+            }
             look(w, event[i].data.fd, event[i].events);
         }
     }
@@ -52,19 +57,20 @@ static void *run(void *arg)
 
 static enum gr_status start(struct gr_watch *w)
 {
-    struct epoll_event end = {.events = EPOLLIN};
+    struct epoll_event end = {.events = EPOLLIN}, other = {.events = EPOLLIN, .data.fd = w->other.fd};
     w->epoll = epoll_create1(EPOLL_CLOEXEC);
     w->end_fd = eventfd(0, EFD_CLOEXEC);
     end.data.fd = w->end_fd;
     if (w->epoll < 0 || w->end_fd < 0 || epoll_ctl(w->epoll, EPOLL_CTL_ADD, w->end_fd, &end) != 0 ||
-        pthread_create(&w->thread, NULL, run, w) != 0) {
+        epoll_ctl(w->epoll, EPOLL_CTL_ADD, w->other.fd, &other) != 0 || pthread_create(&w->thread, NULL, run, w) != 0) {
         log_error("no thread or descriptor could be had to watch the endpoint's connections");
         return GR_ELIMIT;
     }
     return GR_OK;
 }
 
-enum gr_status gr_watch_create(const struct gr_watch_calls *calls, struct gr_watch **out)
+enum gr_status gr_watch_create(const struct gr_watch_calls *calls, const struct gr_watch_other *other,
+                               struct gr_watch **out)
 {
     struct gr_watch *w = calloc(1, sizeof(*w));
     if (w == NULL) {
@@ -72,6 +78,7 @@ enum gr_status gr_watch_create(const struct gr_watch_calls *calls, struct gr_wat
         return GR_ENOMEM;
     }
     w->calls = *calls;
+    w->other = *other;
     pthread_mutex_init(&w->lock, NULL);
     const enum gr_status st = start(w);
     if (st != GR_OK) {

@@ -13,7 +13,15 @@ struct gr_watch_calls {
     void (*gone)(void *who);
 };
 
-GR_NODISCARD enum gr_status gr_watch_create(const struct gr_watch_calls *calls, struct gr_watch **out);
+/* Something else that the thread waits for. */
+struct gr_watch_other {
+    int fd; /* borrowed */
+    void *ctx;
+    void (*ready)(void *ctx); /* it is readable, until this has read it */
+};
+
+GR_NODISCARD enum gr_status gr_watch_create(const struct gr_watch_calls *calls, const struct gr_watch_other *other,
+                                            struct gr_watch **out);
 void gr_watch_destroy(struct gr_watch *w);
 /* Until gr_watch_remove() returned, calls may be made with who. GR_ELIMIT: it cannot be watched. */
 GR_NODISCARD enum gr_status gr_watch_add(struct gr_watch *w, int fd, void *who);

@@ -5,74 +5,17 @@ usage: test_http.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import concurrent.futures
 import contextlib
-import http.client
 import json
-import re
 import signal
 import socket
 import struct
 import threading
 import time
 
-from harness import DRAFT, SLOW, TARGET, case, main, run, wait_for
-from served import Serve
+from harness import SLOW, TARGET, case, main, run, wait_for
+from endpoint import PROMPT, Endpoint
 
-PROMPT = "def fibonacci(n):"
 FORM = ("--chat-template", "llama3")
-
-
-class Endpoint(Serve):
-    """A server with an endpoint on a port of its own."""
-
-    def __init__(self, *args, **kw):
-        super().__init__("--http", "127.0.0.1:0", *args, **kw)
-        self.port = int(re.search(r"at http://127\.0\.0\.1:(\d+)/v1", self.log()).group(1))
-
-    def open(self, method, path, body=None, headers=None, raw=None, timeout=60):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
-        data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
-        known = {"Content-Type": "application/json"} if data is not None else {}
-        c.request(method, path, data, dict(known, **(headers or {})))
-        return c, c.getresponse()
-
-    def ask(self, method, path, body=None, **kw):
-        c, r = self.open(method, path, body, **kw)
-        with contextlib.closing(c):
-            text = r.read()
-            kind = r.getheader("Content-Type", "")
-            return r.status, json.loads(text) if kind.startswith("application/json") else text.decode(), r
-
-    def post(self, path, body, status=200, **kw):
-        got, answer, _ = self.ask("POST", path, body, **kw)
-        assert got == status, (got, answer, body)
-        return answer
-
-    def complete(self, **body):
-        return self.post("/v1/completions", dict({"prompt": PROMPT, "temperature": 0, "max_tokens": 16}, **body))
-
-    def talk(self, **body):
-        messages = [{"role": "user", "content": "def add(a, b):"}]
-        return self.post("/v1/chat/completions",
-                         dict({"messages": messages, "temperature": 0, "max_completion_tokens": 12}, **body))
-
-    def stream(self, path, **body):
-        """The events of a stream, without [DONE], which has to be the last."""
-        c, r = self.open("POST", path, dict({"stream": True}, **body))
-        with contextlib.closing(c):
-            assert r.status == 200, r.read()
-            assert r.getheader("Content-Type") == "text/event-stream", r.getheaders()
-            text = r.read().decode()
-        assert "\r" not in text and text.endswith("data: [DONE]\n\n"), text[-200:]
-        events = [e for e in text.split("\n\n") if e]
-        return [json.loads(e.split("data: ", 1)[1]) for e in events[:-1]]
-
-    def metrics(self):
-        _, text, _ = self.ask("GET", "/metrics")
-        return {k: float(v) for k, v in re.findall(r"^(graft_\S+) (\S+)$", text, re.M)}
-
-    def is_quiet(self):
-        m = self.metrics()
-        return m["graft_num_requests_running"] == 0 and m["graft_num_requests_waiting"] == 0
 
 
 def plain(*args, prompt=PROMPT, tokens=16):

@@ -70,7 +70,7 @@ ROOMS = {
     "orchestrator/answer": [*PROTOCOL, "common/options", "model/chat", "model/files", "model/tokenizer"],
     # The endpoint. It asks the desk by messages, and knows neither it nor the hub.
     "orchestrator/http": [*PROTOCOL, "common/options", "model/chat", "model/files", "model/tokenizer", "orchestrator/answer",
-                          "orchestrator/machine", "transport"],
+                          "orchestrator/machine", "transport", "transport/connect"],
     "orchestrator/cli": [*PROTOCOL, "orchestrator/answer", "orchestrator/http", "common/options", "common/process", "model/chat", "model/files", "model/tokenizer", "orchestrator/machine",
                          "orchestrator/server", "transport", "transport/connect", "transport/verbs"],
     # Ranks of a job: stands on the command line.
