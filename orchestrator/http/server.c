@@ -1,17 +1,9 @@
-#include "orchestrator/http/server.h"
+#include "orchestrator/http/server_internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "orchestrator/http/door.h"
-#include "orchestrator/http/guests.h"
-#include "orchestrator/http/listener.h"
-#include "orchestrator/http/pages.h"
-#include "orchestrator/http/readers.h"
 #include "orchestrator/http/tls.h"
-#include "orchestrator/http/watch.h"
 
-#include <microhttpd.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,36 +11,7 @@
 #include <unistd.h>
 
 #define READER_THREADS 2
-#define EXCESS_MAX 64           /* connections beyond the limit, which are told so */
-#define BLOCK_BYTES (32u << 10) /* of a response that are copied at once */
-
-struct gr_http {
-    struct gr_http_config c;
-    struct gr_listener listener;
-    struct MHD_Daemon *daemon;
-    struct gr_readers *readers;
-    struct gr_watch *watch;
-    struct gr_guests *guests;
-    char *too_late;       /* owned: the response to who is too slow */
-    pthread_mutex_t lock; /* of the rest */
-    struct gr_http_state state;
-    struct gr_door door;
-    struct gr_api_keys *keys; /* owned; NULL: none are asked for */
-};
-
-/* A request, from its first header to its response's last byte. The library's thread alone touches it, but for what the
- * watch calls. */
-struct exchange {
-    struct gr_http *h;
-    struct MHD_Connection *connection;
-    struct gr_guest *guest; /* its connection */
-    struct gr_admission admission;
-    int fd;
-    char *body;               /* owned */
-    size_t len, cap, n_read;  /* of the body; n_read: all that has come */
-    struct gr_stream *stream; /* a reference; NULL: not handed on yet */
-    bool answered, is_http_10, is_last;
-};
+#define EXCESS_MAX 64 /* connections beyond the limit, which are told so */
 
 /* ---- what is known of the fleet ---- */
 
@@ -59,325 +22,13 @@ void gr_http_tell(struct gr_http *h, const struct gr_http_state *s)
     pthread_mutex_unlock(&h->lock);
 }
 
-static struct gr_http_state state_of(struct gr_http *h)
-{
-    pthread_mutex_lock(&h->lock);
-    const struct gr_http_state s = h->state;
-    pthread_mutex_unlock(&h->lock);
-    return s;
-}
-
 static uint32_t longest_context(void *ctx, const struct gr_served *model)
 {
-    const struct gr_http_state s = state_of(ctx);
+    const struct gr_http_state s = gr_http_state_of(ctx);
     return s.n_ctx > 0 ? s.n_ctx : (uint32_t)model->hf.max_pos;
 }
 
-/* ---- responses ---- */
-
-static void add_headers(const struct exchange *x, struct MHD_Response *r, int http_status, const char *type)
-{
-    (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    if (strcmp(type, "text/event-stream") == 0) {
-        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-        (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");
-    }
-    if (http_status == 429 || http_status == 503) {
-        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-    }
-    if (http_status == 405) {
-        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, x->admission.page->post ? "POST" : "GET");
-    }
-    if (http_status == 401) {
-        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    }
-    if (x->is_last) {
-        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
-    }
-}
-
-/* text: malloc, given to the library. */
-static enum MHD_Result queue_text(struct exchange *x, int http_status, const char *type, char *text)
-{
-    struct MHD_Response *r =
-        text != NULL ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
-    if (r == NULL) {
-        free(text);
-        return MHD_NO;
-    }
-    add_headers(x, r, http_status, type);
-    x->answered = true;
-    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)http_status, r);
-    MHD_destroy_response(r);
-    return queued;
-}
-
-static enum MHD_Result queue_error(struct exchange *x)
-{
-    const struct gr_api_error *e = &x->admission.error;
-    return queue_text(x, e->http_status, "application/json", gr_api_error_json(e));
-}
-
-/* The next bytes of a response; where none are there the connection sleeps until some are. */
-static ssize_t read_stream(void *cls, uint64_t position, char *to, size_t cap)
-{
-    struct exchange *x = cls;
-    bool ended = false, cut = false;
-    (void)position;
-    const size_t n = gr_stream_read(x->stream, to, cap, &ended, &cut);
-    if (n > 0) {
-        return (ssize_t)n;
-    }
-    if (ended) {
-        return cut ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
-    }
-    MHD_suspend_connection(x->connection);
-    gr_stream_wait(x->stream, false);
-    return 0;
-}
-
-static enum MHD_Result queue_stream(struct exchange *x, int http_status, const char *type)
-{
-    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, x, NULL);
-    if (r == NULL) {
-        return MHD_NO;
-    }
-    add_headers(x, r, http_status, type);
-    x->answered = true;
-    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)http_status, r);
-    MHD_destroy_response(r);
-    return queued;
-}
-
-/* ---- a request ---- */
-
-static void wake_connection(void *ctx)
-{
-    MHD_resume_connection(((struct exchange *)ctx)->connection);
-}
-
-static enum MHD_Result refuse(struct exchange *x, int http_status, const char *text)
-{
-    const enum gr_status st = gr_api_refuse(&x->admission.error, http_status, NULL, "%s", text);
-    (void)st;
-    return MHD_YES;
-}
-
-/* What its headers say, counted and kept as they come by. */
-static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len,
-                                   const char *value, size_t value_len)
-{
-    struct gr_visit *v = cls;
-    (void)kind;
-    v->head_bytes += name_len + value_len;
-    if (strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0) {
-        v->host = value != NULL ? value : "";
-    } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_TYPE) == 0) {
-        v->type = value;
-    } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
-        v->length = value;
-    } else if (strcasecmp(name, MHD_HTTP_HEADER_AUTHORIZATION) == 0) {
-        v->authorization = value;
-        v->n_authorization++;
-    }
-    return MHD_YES;
-}
-
-static void check(struct exchange *x, const char *path, const char *method)
-{
-    struct gr_http *h = x->h;
-    struct gr_visit v = {.path = path, .method = method, .excess = gr_guests_excess(h->guests, x->guest)};
-    (void)MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, take_header, &v);
-    pthread_mutex_lock(&h->lock);
-    gr_door_ask(&h->door, &v, &x->admission);
-    pthread_mutex_unlock(&h->lock);
-    x->is_last = v.excess != GR_GUEST_FITS;
-}
-
-static bool enter(struct exchange *x, enum gr_guest_phase phase)
-{
-    return gr_guests_enter(x->h->guests, x->guest, phase, gr_clock_ns());
-}
-
-static struct gr_guest *guest_of(struct MHD_Connection *c)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info != NULL ? info->socket_context : NULL;
-}
-
-static struct exchange *begin(struct gr_http *h, struct MHD_Connection *c, const char *path, const char *method,
-                              const char *version)
-{
-    struct gr_guest *guest = guest_of(c);
-    struct exchange *x = guest != NULL ? calloc(1, sizeof(*x)) : NULL;
-    if (x == NULL) {
-        return NULL;
-    }
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    x->h = h;
-    x->connection = c;
-    x->guest = guest;
-    x->fd = info != NULL ? info->connect_fd : -1;
-    x->is_http_10 = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
-    check(x, path, method);
-    return x;
-}
-
-static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
-{
-    gr_guests_took(x->h->guests, x->guest, n);
-    x->n_read += n;
-    if (x->admission.error.http_status != 0) { /* it is read, and not looked at */
-        return x->n_read > 2 * GR_HTTP_BODY_MAX ? MHD_NO : MHD_YES;
-    }
-    if (x->n_read > GR_HTTP_BODY_MAX) {
-        return refuse(x, 413, "the body is larger than the limit of 32 MiB");
-    }
-    if (x->len + n > x->cap) {
-        const size_t cap = 2 * (x->len + n);
-        char *body = realloc(x->body, cap);
-        if (body == NULL) {
-            return refuse(x, 500, "out of memory");
-        }
-        x->body = body;
-        x->cap = cap;
-    }
-    memcpy(x->body + x->len, data, n);
-    x->len += n;
-    return MHD_YES;
-}
-
-/* The whole request is there, and to be answered by others: the connection sleeps until they have begun. */
-static enum MHD_Result hand_on(struct exchange *x)
-{
-    struct gr_http *h = x->h;
-    if (state_of(h).draining) {
-        (void)refuse(x, 503, "the orchestrator is shutting down; it takes no more requests");
-        return queue_error(x);
-    }
-    if (gr_stream_create(wake_connection, x, &x->stream) != GR_OK) {
-        return MHD_NO;
-    }
-    if (gr_watch_add(h->watch, x->fd, x) != GR_OK) {
-        x->fd = -1;
-    }
-    const struct gr_asked asked = {
-        .what = x->admission.page->read, .body = x->body, .len = x->len, .owner = x->admission.owner};
-    MHD_suspend_connection(x->connection);
-    gr_readers_post(h->readers, &asked, x->stream);
-    x->body = NULL;
-    gr_stream_wait(x->stream, true);
-    return MHD_YES;
-}
-
-static enum MHD_Result answer_from_stream(struct exchange *x)
-{
-    const char *type = NULL;
-    const int http_status = gr_stream_head(x->stream, &type);
-    if (http_status == 0) { /* its client is gone */
-        return MHD_NO;
-    }
-    return queue_stream(x, http_status, type);
-}
-
-static enum MHD_Result answer_at_once(struct exchange *x)
-{
-    const struct gr_http_state s = state_of(x->h);
-    const struct gr_page_fleet fleet = {.state = &s, .served = x->h->c.served, .n_served = x->h->c.n_served};
-    const char *type = "application/json";
-    int http_status = 200;
-    char *text = x->admission.page->make(&fleet, &http_status, &type);
-    return queue_text(x, http_status, type, text);
-}
-
-/* Its line and headers are there. Who waits for word before he sends a body is told at once; what others send is read
- * first, since an answer that crosses a body may be lost with its connection. */
-static enum MHD_Result on_head(struct exchange *x)
-{
-    if (!enter(x, GR_GUEST_BODY)) {
-        return MHD_NO;
-    }
-    const int refused = x->admission.error.http_status;
-    const bool waits = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT) != NULL;
-    return refused == 413 || (refused != 0 && waits) ? queue_error(x) : MHD_YES;
-}
-
-static enum MHD_Result on_whole(struct exchange *x)
-{
-    if (!enter(x, GR_GUEST_ANSWERED)) {
-        return MHD_NO;
-    }
-    if (x->admission.error.http_status != 0) {
-        return queue_error(x);
-    }
-    return x->admission.page->post ? hand_on(x) : answer_at_once(x);
-}
-
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path, const char *method,
-                                  const char *version, const char *data, size_t *n_data, void **kept)
-{
-    struct exchange *x = *kept;
-    if (x == NULL) {
-        x = begin(cls, c, path, method, version);
-        *kept = x;
-        return x != NULL ? on_head(x) : MHD_NO;
-    }
-    if (*n_data > 0) {
-        const enum MHD_Result taken = take_body(x, data, *n_data);
-        *n_data = 0;
-        return taken;
-    }
-    if (x->answered) {
-        return MHD_YES;
-    }
-    return x->stream != NULL ? answer_from_stream(x) : on_whole(x);
-}
-
-static void on_completed(void *cls, struct MHD_Connection *c, void **kept, enum MHD_RequestTerminationCode code)
-{
-    struct exchange *x = *kept;
-    (void)cls, (void)c, (void)code;
-    if (x == NULL) {
-        return;
-    }
-    if (x->stream != NULL) {
-        gr_watch_remove(x->h->watch, x->fd);
-        gr_stream_leave(x->stream);
-        gr_front_post_gone(x->h->c.front);
-        gr_stream_drop(x->stream);
-    }
-    (void)!enter(x, GR_GUEST_IDLE);
-    free(x->body);
-    free(x);
-    *kept = NULL;
-}
-
-/* ---- connections ---- */
-
-static void on_connection(void *cls, struct MHD_Connection *c, void **kept, enum MHD_ConnectionNotificationCode code)
-{
-    struct gr_http *h = cls;
-    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
-        gr_guests_remove(h->guests, *kept);
-        *kept = NULL;
-        return;
-    }
-    const int fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-    const struct sockaddr *from = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
-    *kept = gr_guests_add(h->guests, fd, from, gr_clock_ns());
-}
-
-/* A request's line is there. */
-static void *on_line(void *cls, const char *uri, struct MHD_Connection *c)
-{
-    struct gr_http *h = cls;
-    struct gr_guest *guest = guest_of(c);
-    (void)uri;
-    if (guest != NULL) {
-        (void)!gr_guests_enter(h->guests, guest, GR_GUEST_HEAD, gr_clock_ns());
-    }
-    return NULL;
-}
+/* ---- who is too slow ---- */
 
 /* The library sees that it has ended, and closes it. */
 static void cut_off(void *ctx, int fd, enum gr_guest_phase phase)
@@ -411,40 +62,15 @@ static void run_guests(void *ctx)
     gr_guests_run(((struct gr_http *)ctx)->guests, gr_clock_ns());
 }
 
-/* ---- clients that go away ---- */
-
-static void gone(void *who)
-{
-    struct exchange *x = who;
-    gr_stream_cut(x->stream);
-    gr_front_post_gone(x->h->c.front);
-}
-
-/* Something that no client minds: a comment of a stream, or the word to go on sending, which says nothing else. Under
- * TLS nothing can be sent beside the library, and who has ended it there will not read. */
-static void probe(void *who)
-{
-    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    struct exchange *x = who;
-    if (x->h->c.tls) {
-        gone(x);
-    } else if (gr_stream_has_begun(x->stream)) {
-        const enum gr_status st = gr_stream_write(x->stream, ": ping\n", 7);
-        (void)st;
-    } else if (!x->is_http_10) {
-        const ssize_t n = send(x->fd, go_on, sizeof(go_on) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        (void)n;
-    }
-}
-
 /* ---- start and end ---- */
 
 static enum gr_status start_daemon(struct gr_http *h, int n_connection)
 {
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (h->c.tls ? MHD_USE_TLS : 0u);
     h->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener.fd, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_line, h,
+        flags, 0, NULL, NULL, gr_exchange_on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener.fd,
+        MHD_OPTION_NOTIFY_COMPLETED, gr_exchange_on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION,
+        gr_exchange_on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, gr_exchange_on_line, h,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * GR_HTTP_HEAD_MAX), MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)(n_connection + EXCESS_MAX), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(h->c.idle_ns / GR_S),
         MHD_OPTION_HTTPS_CERT_CALLBACK2, gr_tls_retrieve, MHD_OPTION_HTTPS_PRIORITIES, GR_TLS_PRIORITIES,
@@ -458,7 +84,7 @@ static enum gr_status start_daemon(struct gr_http *h, int n_connection)
 
 static enum gr_status start(struct gr_http *h)
 {
-    static const struct gr_watch_calls calls = {.probe = probe, .gone = gone};
+    static const struct gr_watch_calls calls = {.probe = gr_exchange_probe, .gone = gr_exchange_gone};
     const struct gr_readers_config readers = {.front = h->c.front,
                                               .served = h->c.served,
                                               .n_served = h->c.n_served,
