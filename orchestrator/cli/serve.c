@@ -260,6 +260,15 @@ static void tell_serving(const struct serve *s)
     fprintf(stderr, "serving on %s%s%s\n", at, same ? "" : ", which others reach at ", same ? "" : reach);
 }
 
+/* Who is started here and who is expected (--expect): with all of them the endpoint is ready. */
+static void tell_wanted(struct serve *s)
+{
+    const bool draft = s->o.spawn && !s->plan.colocated;
+    const uint32_t n_target = s->o.spawn ? (uint32_t)s->plan.crew.target.n : 0;
+    const uint32_t n_draft = draft ? (uint32_t)s->plan.crew.draft.n : 0;
+    gr_serve_http_want(&s->http, GR_MAX(s->expect.n_target, n_target), GR_MAX(s->expect.n_draft, n_draft));
+}
+
 static enum gr_status start(struct serve *s)
 {
     uint8_t key[GR_KEY_BYTES];
@@ -276,6 +285,7 @@ static enum gr_status start(struct serve *s)
     }
     GR_TRY(gr_children_init(&s->children, key_hex));
     GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk, s->children.signal_fd));
+    tell_wanted(s);
     if (s->o.spawn) {
         GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session));
     }

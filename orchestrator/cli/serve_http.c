@@ -116,6 +116,12 @@ enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_optio
     return GR_OK;
 }
 
+void gr_serve_http_want(struct gr_serve_http *h, uint32_t n_target, uint32_t n_draft)
+{
+    h->n_target_wanted = n_target;
+    h->n_draft_wanted = n_draft;
+}
+
 bool gr_serve_http_has_files(const struct gr_options *o)
 {
     return address_of(o) != NULL && (o->api_key_file != NULL || o->tls_cert != NULL);
@@ -146,7 +152,10 @@ void gr_serve_http_on_msg(struct gr_serve_http *h, uint32_t client, const struct
 /* Targets whose tokenizer is the served one's. */
 static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
 {
-    struct gr_http_state s = {.n_draft = gr_orch_n_worker(h->orch, GR_WORKER_DRAFT), .draining = draining};
+    struct gr_http_state s = {.n_draft = gr_orch_n_worker(h->orch, GR_WORKER_DRAFT),
+                              .n_target_wanted = h->n_target_wanted,
+                              .n_draft_wanted = h->n_draft_wanted,
+                              .draining = draining};
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         struct gr_worker_status status;
         const struct gr_worker_info *w = gr_orch_worker(h->orch, i, &status);

@@ -19,8 +19,9 @@ struct gr_serve_http {
     struct gr_wishes base;
     struct gr_front *front;
     struct gr_http *http;
-    uint64_t due_ns; /* gr_serve_http_run() is to be called then; UINT64_MAX */
-    int poll_fd;     /* its requests, and other_fd; with http alone */
+    uint32_t n_target_wanted, n_draft_wanted; /* for it to be ready */
+    uint64_t due_ns;                          /* gr_serve_http_run() is to be called then; UINT64_MAX */
+    int poll_fd;                              /* its requests, and other_fd; with http alone */
 };
 
 /* Does it read files that may change while it serves? */
@@ -30,6 +31,8 @@ void gr_serve_http_reload(struct gr_serve_http *h);
 /* By --http: opened where a model is named, unless it is off. other_fd: waited for beside its requests. */
 GR_NODISCARD enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o,
                                                struct gr_orch *orch, struct gr_desk *desk, int other_fd);
+/* With so many workers it is ready. */
+void gr_serve_http_want(struct gr_serve_http *h, uint32_t n_target, uint32_t n_draft);
 /* Is this number one of its answers'? */
 bool gr_serve_http_has(const struct gr_serve_http *h, uint32_t client);
 void gr_serve_http_on_msg(struct gr_serve_http *h, uint32_t client, const struct gr_msg *m, uint64_t now_ns);

@@ -29,6 +29,22 @@ static char *make_health(const struct gr_page_fleet *f, int *http_status, const 
         json_pack("{s:s, s:i, s:i}", "status", status, "targets", (int)s->n_target, "drafters", (int)s->n_draft));
 }
 
+/* 200 when all who are configured are there. */
+static char *make_ready(const struct gr_page_fleet *f, int *http_status, const char **type)
+{
+    const struct gr_http_state *s = f->state;
+    const uint32_t n_target_wanted = GR_MAX(s->n_target_wanted, 1u);
+    const bool all = s->n_target >= n_target_wanted && s->n_draft >= s->n_draft_wanted;
+    (void)type;
+    *http_status = all && !s->draining ? 200 : 503;
+    return dump(json_pack("{s:s, s:i, s:i, s:i, s:i}", "status",
+                          s->draining ? "draining"
+                          : all       ? "ready"
+                                      : "waiting",
+                          "targets", (int)s->n_target, "targets_wanted", (int)n_target_wanted, "drafters",
+                          (int)s->n_draft, "drafters_wanted", (int)s->n_draft_wanted));
+}
+
 static char *make_version(const struct gr_page_fleet *f, int *http_status, const char **type)
 {
     (void)f, (void)http_status, (void)type;
@@ -110,6 +126,7 @@ static const struct gr_page pages[] = {
     {.path = "/detokenize", .post = true, .read = GR_READ_DETOKENIZE},
     {.path = "/v1/models", .make = make_models},
     {.path = "/health", .open = true, .make = make_health},
+    {.path = "/ready", .make = make_ready},
     {.path = "/version", .make = make_version},
     {.path = "/metrics", .make = make_metrics},
 };

@@ -13,7 +13,8 @@ struct gr_http;
 /* What the orchestrator's thread knows of the fleet. */
 struct gr_http_state {
     uint32_t n_target, n_draft;
-    uint32_t n_ctx; /* of the target that has most; 0: there is none */
+    uint32_t n_target_wanted, n_draft_wanted; /* with so many it is ready; at least one target */
+    uint32_t n_ctx;                           /* of the target that has most; 0: there is none */
     bool draining;
     struct gr_front_counts counts;
 };

@@ -12,8 +12,9 @@ import struct
 import threading
 import time
 
-from harness import SLOW, TARGET, case, main, run, wait_for
+from harness import DRAFT, SLOW, TARGET, case, main, run, wait_for
 from endpoint import PROMPT, Endpoint
+from served import worker
 
 FORM = ("--chat-template", "llama3")
 
@@ -295,6 +296,22 @@ def health_tells_when_the_target_is_gone():
             time.sleep(.02)
         print(f"# the slowest answer of /health: {worst * 1e3:.1f} ms in {time.monotonic() - begin:.1f} s")
         assert worst < .5 * SLOW, worst
+
+
+@case
+def it_is_ready_when_all_are_there():
+    with Endpoint("--model", TARGET, spawn=False) as alone:
+        assert alone.ask("GET", "/ready")[0] == 503
+    with Endpoint(draft=False) as s:
+        status, answer, _ = s.ask("GET", "/ready")
+        assert status == 200 and answer["status"] == "ready" and answer["drafters_wanted"] == 0, answer
+    with Endpoint("--expect", "target=1,draft=2") as s:
+        status, answer, _ = s.ask("GET", "/ready")
+        assert status == 503 and answer["status"] == "waiting" and answer["drafters_wanted"] == 2, answer
+        assert s.ask("GET", "/health")[0] == 200
+        with worker("graft-draft", s.folder, s.address, model=DRAFT):
+            wait_for(lambda: s.ask("GET", "/ready")[0] == 200)
+        wait_for(lambda: s.ask("GET", "/ready")[0] == 503)
 
 
 @case

@@ -20,7 +20,7 @@ from endpoint import PROMPT, Endpoint
 from served import Folder
 
 ALICE, BOB = "sk-alice-0123456789abcdef", "sk-bob-0123456789abcdef"
-PAGES = (("GET", "/v1/models"), ("GET", "/version"), ("GET", "/metrics"), ("POST", "/v1/completions"),
+PAGES = (("GET", "/v1/models"), ("GET", "/version"), ("GET", "/ready"), ("GET", "/metrics"), ("POST", "/v1/completions"),
          ("POST", "/v1/chat/completions"), ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/nothing"))
 
 
