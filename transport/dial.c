@@ -5,6 +5,7 @@
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "transport/own.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -130,7 +131,10 @@ static void begin_attempt(struct dial *d)
         return;
     }
     d->n_pending++;
-    if (connect(t->fd, (struct sockaddr *)&t->to, t->len) < 0 && errno != EINPROGRESS) {
+    const int err = gr_own_bind(t->fd, (const struct sockaddr *)&t->to);
+    if (err != 0) {
+        end_attempt(d, t, err);
+    } else if (connect(t->fd, (struct sockaddr *)&t->to, t->len) < 0 && errno != EINPROGRESS) {
         end_attempt(d, t, errno);
     }
 }

@@ -3,6 +3,7 @@
 
 #include "common/base/address.h"
 #include "common/base/log.h"
+#include "transport/own.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -129,13 +130,12 @@ static int listen_list(const struct addrinfo *list, uint16_t port, int *fd_out)
 
 static enum gr_status listen_failed(const char *address, const struct gr_address *a, int err)
 {
-    const char *colon = strrchr(address, ':');
     if (err == EADDRINUSE && a->port != a->port_last) {
         log_error("cannot listen on %s: none of these ports is free: `ss -ltn' lists those in use", address);
     } else if (err == EADDRINUSE) {
-        log_error("cannot listen on %s: port in use, perhaps by another job or an earlier one: `ss -ltnp sport = %s' "
+        log_error("cannot listen on %s: port in use, perhaps by another job or an earlier one: `ss -ltnp sport = :%u' "
                   "tells by whom; stop it or choose another port (0: any; FIRST-LAST: a free one of these)",
-                  address, colon);
+                  address, a->port);
     } else {
         log_error("cannot listen on %s: %s", address, strerror(err));
     }
@@ -173,6 +173,76 @@ enum gr_status gr_tcp_listen(const char *address, int *fd_out, char bound_out[64
     }
     gr_sock_own_text(fd, bound_out);
     *fd_out = fd;
+    return GR_OK;
+}
+
+/* ---- several addresses, one port ---- */
+
+#define PORT_TRIES 16 /* ports of the system's choice that another address may have taken */
+
+static uint16_t port_of(int fd)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof(sa);
+    (void)getsockname(fd, (struct sockaddr *)&sa, &len);
+    return ntohs(sa.ss_family == AF_INET ? ((const struct sockaddr_in *)&sa)->sin_port
+                                         : ((const struct sockaddr_in6 *)&sa)->sin6_port);
+}
+
+void gr_listening_close(struct gr_listening *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        close(l->fd[i]);
+    }
+    l->n = 0;
+}
+
+/* 0 or an errno. */
+static int listen_each(const struct gr_interface_chosen *c, uint16_t port, struct gr_listening *out)
+{
+    for (int i = 0; i < c->n; i++) {
+        struct sockaddr_storage sa;
+        const socklen_t len = gr_ip_sockaddr(&c->at[i].ip, port, &sa);
+        const int err = listen_at(sa.ss_family, (const struct sockaddr *)&sa, len, &out->fd[i]);
+        if (err != 0) {
+            gr_listening_close(out);
+            return err;
+        }
+        out->n++;
+        port = port_of(out->fd[i]);
+    }
+    return 0;
+}
+
+static enum gr_status listen_chosen(const char *address, const struct gr_address *a, struct gr_listening *out)
+{
+    struct gr_interface_chosen c;
+    char text[GR_INTERFACE_LINE], where[GR_INTERFACE_LINE + 320];
+    int err = EADDRINUSE;
+    GR_TRY(gr_own_choose(&c));
+    for (int i = 0; a->port == 0 && i < PORT_TRIES && err == EADDRINUSE; i++) {
+        err = listen_each(&c, 0, out);
+    }
+    for (uint32_t port = a->port; port != 0 && port <= a->port_last && err == EADDRINUSE; port++) {
+        err = listen_each(&c, (uint16_t)port, out);
+    }
+    gr_interface_text(&c, text);
+    snprintf(where, sizeof(where), "%s of %s", address, text);
+    return err == 0 ? GR_OK : listen_failed(where, a, err);
+}
+
+enum gr_status gr_tcp_listen_own(const char *address, struct gr_listening *out)
+{
+    struct gr_address a;
+    *out = (struct gr_listening){.n = 0};
+    GR_TRY(gr_address_parse("cannot listen", address, 0, &a));
+    if (gr_own_is_told() && is_any(&a)) {
+        GR_TRY(listen_chosen(address, &a, out));
+        gr_sock_own_text(out->fd[0], out->bound);
+        return GR_OK;
+    }
+    GR_TRY(gr_tcp_listen(address, &out->fd[0], out->bound));
+    out->n = 1;
     return GR_OK;
 }
 

@@ -17,18 +17,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The driver says it in every network namespace, /sys only in its own. */
+/* The driver says it in every network namespace, /sys only in its own; but some kernels do not ask the driver. */
 bool gr_net_is_bridge(const char *interface)
 {
     struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
     struct ifreq request = {.ifr_data = (char *)&info};
+    char path[64];
     snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", interface);
     const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    const bool is = fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0 && strcmp(info.driver, "bridge") == 0;
+    const bool is_said = fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0;
     if (fd >= 0) {
         close(fd);
     }
-    return is;
+    snprintf(path, sizeof(path), "/sys/class/net/%.16s/bridge", interface);
+    return is_said ? strcmp(info.driver, "bridge") == 0 : access(path, F_OK) == 0;
 }
 
 uint64_t gr_deadline_ns(int timeout_ms)

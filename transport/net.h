@@ -5,6 +5,7 @@
 #define GR_TRANSPORT_NET_H
 
 #include "common/base/status.h"
+#include "transport/interface.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,10 +36,20 @@ bool gr_net_is_bridge(const char *interface);
  * the first that is free. Errors are logged with address and reason ("port in use: ..."). GR_EINVAL: not an address;
  * GR_ENOTFOUND: unknown host; GR_EIO. bound_out: where it listens, numeric. */
 GR_NODISCARD enum gr_status gr_tcp_listen(const char *address, int *fd_out, char bound_out[64]);
+/* Sockets that listen for the same, all at one port. */
+struct gr_listening {
+    int fd[GR_INTERFACE_CHOSEN_MAX];
+    int n;
+    char bound[64]; /* where the first one listens, numeric */
+};
+/* The same, but any address is every one of --interface where that was told (own.h). The errors of gr_own_choose(),
+ * too. */
+GR_NODISCARD enum gr_status gr_tcp_listen_own(const char *address, struct gr_listening *out);
+void gr_listening_close(struct gr_listening *l);
 /* Who connects: a list of HOST:PORT with commas between them, or @FILE, a file that holds one (address.h). All
  * addresses of all names are tried, each next one a moment after the one before it, until one answers; the line that
- * tells a failure lists them. GR_ENOTFOUND: no name is known, or the file is not there; GR_ETIMEDOUT; GR_EIO: anything
- * else, such as a refused connection. */
+ * tells a failure lists them. Its own end is as gr_own_bind() says. GR_ENOTFOUND: no name is known, or the file is not
+ * there; GR_ETIMEDOUT; GR_EIO: anything else, such as a refused connection. */
 GR_NODISCARD enum gr_status gr_tcp_connect(const char *address, int timeout_ms, int *fd_out);
 /* Tries again with back-off (50 ms, 100 ms ... 1 s) while nobody listens there, the name is not known or the file is
  * not there, for at most patience_ms; names and file are read anew each time. tell_ms: when that has taken so long, one

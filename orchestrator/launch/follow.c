@@ -301,12 +301,13 @@ static enum gr_status start_worker(struct follow *f, const json_t *go)
     char join[64], listen[64], key_hex[2 * GR_KEY_BYTES + 1];
     static struct gr_worker_line line;
     const char *group = json_string_value(json_object_get(go, "group"));
-    gr_where_end(f->link.fd, true, gr_link_int(go, "port", 0), join);
+    const char *lead = json_string_value(json_object_get(go, "at"));
+    gr_where_peer(f->link.fd, gr_link_int(go, "port", 0), join);
     gr_where_own(&j->where, f->link.fd, listen);
     if (group != NULL) {
         where_others_come(f, f->link.fd, listen); /* higher ranks of its group, which may be on other hosts */
     }
-    const struct gr_job_places at = {.join = join,
+    const struct gr_job_places at = {.join = lead != NULL ? lead : join,
                                      .listen = listen,
                                      .group = group != NULL ? group : f->group,
                                      .device = gr_link_int(go, "device", GR_DEVICE_LOCAL)};

@@ -9,6 +9,7 @@
 #include "orchestrator/launch/link.h"
 #include "orchestrator/launch/serve_child.h"
 #include "transport/connect/gate.h"
+#include "transport/own.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -116,11 +117,13 @@ static void send_no(struct gr_link *l, const char *why, bool other_job)
     gr_link_close(l);
 }
 
+/* at: where the orchestrator is, if it is not at the address by which rank 0 was found. */
 static void send_go(struct lead *d, int rank)
 {
     char group[256];
-    json_t *go =
-        json_pack("{s:s, s:i, s:i}", "type", "go", "port", d->serve.port, "device", d->table.rank[rank].device);
+    const char *at = gr_own_is_told() ? d->serve.reach : NULL;
+    json_t *go = json_pack("{s:s, s:i, s:i, s:s*}", "type", "go", "port", d->serve.port, "device",
+                           d->table.rank[rank].device, "at", at);
     if (go != NULL && gr_launch_table_group(&d->table, rank, group)) {
         (void)json_object_set_new(go, "group", json_string(group));
     }
@@ -498,9 +501,9 @@ static enum gr_status make_key(struct lead *d)
     return GR_OK;
 }
 
-static enum gr_status open_gate(struct lead *d, int listen_fd)
+static enum gr_status open_gate(struct lead *d, struct gr_listening *at)
 {
-    const struct gr_gate_config c = {.listen_fd = listen_fd,
+    const struct gr_gate_config c = {.at = *at,
                                      .wake_fd = d->wake_fd,
                                      .self = &d->self,
                                      .key = d->j->key,
@@ -508,7 +511,7 @@ static enum gr_status open_gate(struct lead *d, int listen_fd)
                                      .forced = -1};
     const enum gr_status st = gr_gate_create(&c, &d->gate);
     if (st != GR_OK) {
-        close(listen_fd);
+        gr_listening_close(at);
     }
     return st;
 }
@@ -516,12 +519,10 @@ static enum gr_status open_gate(struct lead *d, int listen_fd)
 static enum gr_status listen_for_ranks(struct lead *d)
 {
     const struct gr_where *w = &d->j->where;
-    char bound[64];
-    int fd = -1;
-    GR_TRY(gr_where_listen(w, &d->j->who, &fd, bound, &d->note));
-    GR_TRY(open_gate(d, fd));
-    snprintf(d->serve.control, sizeof(d->serve.control), "%.*s:%s", (int)(strrchr(bound, ':') - bound), bound,
-             w->ports);
+    struct gr_listening at;
+    GR_TRY(gr_where_listen(w, &d->j->who, &at, &d->note));
+    GR_TRY(open_gate(d, &at));
+    gr_where_control(w, &at, d->serve.control);
     return w->dir[0] != '\0' ? gr_job_dir_write(w->dir, d->j->who.job, &d->note) : GR_OK;
 }
 

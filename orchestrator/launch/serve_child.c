@@ -81,15 +81,23 @@ enum gr_status gr_serve_child_start(struct gr_job *j, struct gr_serve_child *s)
     return gr_children_start(&j->children, "orchestrator", line.args.argv, &rule, &j->child);
 }
 
-/* host:port of s->control with another port, or another host. */
-static void with_port(const struct gr_serve_child *s, char *text, size_t text_bytes, bool to_connect)
+/* host:port of s->control with the port that it has. */
+static void with_port(const struct gr_serve_child *s, char *text, size_t text_bytes)
 {
     const int host_len = (int)(strrchr(s->control, ':') - s->control);
-    const bool any = strncmp(s->control, "[::]", 4) == 0 || strncmp(s->control, "0.0.0.0", 7) == 0;
-    if (to_connect && any) {
-        snprintf(text, text_bytes, "127.0.0.1:%d", s->port);
+    snprintf(text, text_bytes, "%.*s:%d", host_len, s->control, s->port);
+}
+
+/* Without a host it listens at --interface, and not on loopback. */
+static void find_connect(struct gr_serve_child *s)
+{
+    if (s->control[0] == ':') {
+        snprintf(s->connect, sizeof(s->connect), "%.*s", (int)GR_MIN(strcspn(s->reach, ","), sizeof(s->connect) - 1),
+                 s->reach);
+    } else if (strncmp(s->control, "[::]", 4) == 0 || strncmp(s->control, "0.0.0.0", 7) == 0) {
+        snprintf(s->connect, sizeof(s->connect), "127.0.0.1:%d", s->port);
     } else {
-        snprintf(text, text_bytes, "%.*s:%d", host_len, s->control, s->port);
+        with_port(s, s->connect, sizeof(s->connect));
     }
 }
 
@@ -97,7 +105,7 @@ static void keep_port(struct gr_job *j, const struct gr_serve_child *s)
 {
     struct gr_child *k = &j->children.child[j->child];
     char address[80];
-    with_port(s, address, sizeof(address), false);
+    with_port(s, address, sizeof(address));
     for (int i = 0; k->argv[i] != NULL; i++) {
         char *copy = strcmp(k->argv[i], s->control) == 0 ? strdup(address) : NULL;
         if (copy != NULL) {
@@ -110,7 +118,7 @@ static void keep_port(struct gr_job *j, const struct gr_serve_child *s)
 
 bool gr_serve_child_is_ready(struct gr_job *j, struct gr_serve_child *s)
 {
-    char text[1024];
+    char text[GR_REACH_BYTES];
     int64_t port = 0;
     const ssize_t n = read(s->ready_fd, text, sizeof(text) - 1);
     if (n <= 0 || s->port != 0) {
@@ -124,7 +132,8 @@ bool gr_serve_child_is_ready(struct gr_job *j, struct gr_serve_child *s)
         return false;
     }
     s->port = (int)port;
-    with_port(s, s->connect, sizeof(s->connect), true);
+    snprintf(s->reach, sizeof(s->reach), "%s", text);
+    find_connect(s);
     keep_port(j, s);
     return true;
 }

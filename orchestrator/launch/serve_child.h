@@ -4,12 +4,14 @@
 #define GR_ORCHESTRATOR_LAUNCH_SERVE_CHILD_H
 
 #include "orchestrator/launch/job.h"
+#include "transport/connect/reach.h"
 
 struct gr_serve_child {
-    char control[64]; /* where it listens, with the ports that listeners take; set by the caller */
-    char connect[64]; /* where a process of this host reaches it, once it is ready */
-    int ready_fd;     /* readable when it has something to say; -1: not started */
-    int port;         /* 0: not known yet */
+    char control[64];           /* where it listens, with the ports that listeners take; set by the caller */
+    char connect[64];           /* where a process of this host reaches it, once it is ready */
+    char reach[GR_REACH_BYTES]; /* where others do: a list */
+    int ready_fd;               /* readable when it has something to say; -1: not started */
+    int port;                   /* 0: not known yet */
 };
 
 /* Sets j->child. */

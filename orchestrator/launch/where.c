@@ -2,18 +2,12 @@
 
 #include "common/base/address.h"
 #include "common/base/log.h"
-#include "transport/net.h"
+#include "transport/connect/reach.h"
+#include "transport/own.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -119,114 +113,52 @@ enum gr_status gr_where_choose(const struct gr_options *o, const struct gr_who *
 
 /* ---- listening ---- */
 
-static bool is_loopback(const char *host)
+static enum gr_status listen_at(unsigned port, struct gr_listening *out)
 {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
-
-/* Both families where the host has both. */
-static enum gr_status listen_any(const char *ports, int *fd_out, char bound_out[64])
-{
-    char address[32], first[256] = "";
-    snprintf(address, sizeof(address), "[::]:%s", ports);
-    gr_log_hold(first, sizeof(first)); /* a host without IPv6, or a port that another attempt will replace */
-    enum gr_status st = gr_tcp_listen(address, fd_out, bound_out);
-    if (st != GR_OK) {
-        snprintf(address, sizeof(address), "0.0.0.0:%s", ports);
-        st = gr_tcp_listen(address, fd_out, bound_out);
-    }
+    char address[16], unheard[256] = "";
+    snprintf(address, sizeof(address), ":%u", port);
+    *out = (struct gr_listening){.n = 1};
+    gr_log_hold(unheard, sizeof(unheard)); /* another attempt may replace it; else the caller says it in its words */
+    const enum gr_status st = gr_tcp_listen(address, &out->fd[0], out->bound);
     gr_log_hold(NULL, 0);
     return st;
 }
 
-/* Bridges of this host: their addresses are the same on every host, and reach none. */
-static bool is_bridge(const char *name)
+static void take_list(const char *list, struct gr_job_note *note)
 {
-    static const char *const starts[] = {"docker", "virbr", "br-", "veth", "cni", "flannel", "lxc"};
-    for (size_t i = 0; i < GR_ARRAY_LEN(starts); i++) {
-        if (strncmp(name, starts[i], strlen(starts[i])) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool is_link_local(const struct sockaddr *sa)
-{
-    if (sa->sa_family == AF_INET) {
-        return (ntohl(((const struct sockaddr_in *)(const void *)sa)->sin_addr.s_addr) >> 16) == 0xa9fe;
-    }
-    return IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr);
-}
-
-static void address_text(const struct sockaddr *sa, int port, char text_out[64])
-{
-    char host[INET6_ADDRSTRLEN] = "";
-    if (sa->sa_family == AF_INET) {
-        (void)inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)sa)->sin_addr, host, sizeof(host));
-    } else {
-        (void)inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr, host, sizeof(host));
-    }
-    const char *plain = strncmp(host, "::ffff:", 7) == 0 && strchr(host, '.') != NULL ? host + 7 : host;
-    snprintf(text_out, 64, strchr(plain, ':') != NULL ? "[%s]:%d" : "%s:%d", plain, port);
-}
-
-static void list_addresses(int port, bool with_v6, struct gr_job_note *note)
-{
-    struct ifaddrs *all = NULL;
+    char item[300];
+    size_t at = 0;
     note->n_address = 0;
-    if (getifaddrs(&all) != 0) {
-        all = NULL;
-    }
-    for (const struct ifaddrs *a = all; a != NULL && note->n_address < GR_JOB_ADDRESS_MAX; a = a->ifa_next) {
-        const int family = a->ifa_addr != NULL ? a->ifa_addr->sa_family : AF_UNSPEC;
-        const bool usable = (family == AF_INET || (family == AF_INET6 && with_v6)) && (a->ifa_flags & IFF_UP) != 0 &&
-                            (a->ifa_flags & IFF_LOOPBACK) == 0 && !is_bridge(a->ifa_name);
-        if (usable && !is_link_local(a->ifa_addr)) {
-            address_text(a->ifa_addr, port, note->address[note->n_address++]);
-        }
-    }
-    freeifaddrs(all);
-    if (note->n_address == 0) { /* this host is alone: only its own processes can come */
-        snprintf(note->address[note->n_address++], sizeof(note->address[0]), "127.0.0.1:%d", port);
+    while (note->n_address < GR_JOB_ADDRESS_MAX && gr_address_next(list, &at, item)) {
+        snprintf(note->address[note->n_address++], sizeof(note->address[0]), "%.63s", item);
     }
 }
 
-static enum gr_status listen_at(unsigned port, int *fd_out, char bound_out[64])
+static enum gr_status listen_told(const struct gr_where *w, struct gr_listening *out, struct gr_job_note *note)
 {
-    char text[16];
-    snprintf(text, sizeof(text), "%u", port);
-    return listen_any(text, fd_out, bound_out);
-}
-
-static enum gr_status listen_told(const struct gr_where *w, int *fd_out, char bound_out[64], struct gr_job_note *note)
-{
-    struct gr_address a;
-    char local[32];
-    if (w->one_host) {
-        snprintf(local, sizeof(local), "127.0.0.1:%s", w->ports);
-        GR_TRY(gr_tcp_listen(local, fd_out, bound_out));
-        snprintf(note->address[0], sizeof(note->address[0]), "%s", bound_out);
-        note->n_address = 1;
-        return GR_OK;
+    char address[32], list[GR_REACH_BYTES];
+    const bool here = w->one_host && !gr_own_is_told();
+    snprintf(address, sizeof(address), "%s:%s", here ? "127.0.0.1" : "", w->ports);
+    GR_TRY(gr_tcp_listen_own(address, out));
+    gr_reach_list(out, -1, list);
+    take_list(list, note);
+    if (!w->one_host && gr_reach_is_local(list)) {
+        log_warn("this host has no address by which other hosts reach it, unless a bridge is one: ranks of other hosts "
+                 "will not find rank 0 at %s; --interface NAME or --rendezvous HOST:PORT says where",
+                 list);
     }
-    if (listen_any(w->ports, fd_out, bound_out) != GR_OK) {
-        log_error("cannot listen at any address of this host, port %s (0: any): %s", w->ports, strerror(errno));
-        return GR_EIO;
-    }
-    GR_TRY(gr_address_parse("rendezvous", bound_out, 1, &a));
-    list_addresses(a.port, strchr(a.host, ':') != NULL, note);
     return GR_OK;
 }
 
-static enum gr_status listen_named(const char *address, int *fd_out, char bound_out[64])
+/* The others go to the address that was named, whichever interface has it. */
+static enum gr_status listen_named(const char *address, struct gr_listening *out)
 {
     struct gr_address a;
     GR_TRY(gr_address_parse("--rendezvous", address, 1, &a));
-    if (is_loopback(a.host)) {
-        return gr_tcp_listen(address, fd_out, bound_out);
+    if (gr_reach_host_is_loopback(a.host)) {
+        return gr_tcp_listen_own(address, out);
     }
-    if (listen_at(a.port, fd_out, bound_out) != GR_OK) {
+    if (listen_at(a.port, out) != GR_OK) {
         log_error("--rendezvous %s: cannot listen on port %u: it is in use (`ss -ltnp sport = %u' tells by whom)",
                   address, a.port, a.port);
         return GR_EIO;
@@ -234,15 +166,15 @@ static enum gr_status listen_named(const char *address, int *fd_out, char bound_
     return GR_OK;
 }
 
-enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *who, int *fd_out, char bound_out[64],
+enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *who, struct gr_listening *out,
                                struct gr_job_note *note)
 {
     struct gr_address a;
     if (w->dir[0] != '\0') {
-        return listen_told(w, fd_out, bound_out, note);
+        return listen_told(w, out, note);
     }
     if (w->named) {
-        return listen_named(w->address[0], fd_out, bound_out);
+        return listen_named(w->address[0], out);
     }
     if (who->first[0] != '\0' && strcmp(who->first, who->host) != 0) {
         log_error("rank 0 is on host %s, and the others look for it on the step's first node, %s; give --rendezvous "
@@ -252,7 +184,7 @@ enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *wh
     }
     for (int i = 0; i < w->n_address; i++) {
         GR_TRY(gr_address_parse("rendezvous", w->address[i], 1, &a));
-        if (listen_at(a.port, fd_out, bound_out) == GR_OK) {
+        if (listen_at(a.port, out) == GR_OK) {
             return GR_OK;
         }
     }
@@ -261,20 +193,38 @@ enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *wh
     return GR_EIO;
 }
 
-void gr_where_end(int fd, bool peer, int port, char text_out[64])
+/* ---- where the job's listeners are ---- */
+
+void gr_where_control(const struct gr_where *w, const struct gr_listening *met, char out[64])
 {
-    struct sockaddr_storage sa = {.ss_family = AF_INET};
-    socklen_t len = sizeof(sa);
-    if ((peer ? getpeername(fd, (struct sockaddr *)&sa, &len) : getsockname(fd, (struct sockaddr *)&sa, &len)) != 0) {
-        snprintf(text_out, 64, "127.0.0.1:%d", port);
-        return;
+    const int host_len = gr_own_is_told() ? 0 : (int)(strrchr(met->bound, ':') - met->bound);
+    snprintf(out, 64, "%.*s:%s", host_len, met->bound, w->ports);
+}
+
+/* host:port of one end of a connection; peer: the other end, else ours. */
+static void end_text(int fd, bool peer, const char *port, char out[64])
+{
+    char end[64];
+    if (peer) {
+        gr_sock_peer_text(fd, end);
+    } else {
+        gr_sock_own_text(fd, end);
     }
-    address_text((const struct sockaddr *)&sa, port, text_out);
+    snprintf(out, 64, "%.*s:%s", (int)GR_MIN((size_t)(strrchr(end, ':') - end), (size_t)46), end, port);
+}
+
+void gr_where_peer(int fd, int port, char text_out[64])
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", port);
+    end_text(fd, true, text, text_out);
 }
 
 void gr_where_own(const struct gr_where *w, int fd, char text_out[64])
 {
-    char end[64];
-    gr_where_end(fd, false, 0, end);
-    snprintf(text_out, 64, "%.*s:%s", (int)GR_MIN((size_t)(strrchr(end, ':') - end), (size_t)46), end, w->ports);
+    if (gr_own_is_told()) {
+        snprintf(text_out, 64, ":%s", w->ports);
+    } else {
+        end_text(fd, false, w->ports, text_out);
+    }
 }

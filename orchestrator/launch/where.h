@@ -5,6 +5,7 @@
 #include "common/options/options.h"
 #include "orchestrator/launch/job_dir.h"
 #include "orchestrator/launch/who.h"
+#include "transport/net.h"
 
 #define GR_WHERE_PORTS 8 /* ports that are tried in turn where nobody can say which one is taken */
 
@@ -25,14 +26,17 @@ GR_NODISCARD enum gr_status gr_where_ports(const char *ports, struct gr_where *o
  * GRAFT_KEY and its kin are set. env: for torchrun's master. */
 GR_NODISCARD enum gr_status gr_where_choose(const struct gr_options *o, const struct gr_who *w, bool with_key,
                                             char *const *env, struct gr_where *out);
-/* Rank 0: listens; where that is told in a folder, note->address has every address that others may reach. bound_out: as
- * the socket says. */
-GR_NODISCARD enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *who, int *fd_out,
-                                            char bound_out[64], struct gr_job_note *note);
-/* The host of one end of a connection, as the text of an address with this port: "10.0.0.1:5055", "[fd00::1]:0". peer:
- * the other end, else ours. */
-void gr_where_end(int fd, bool peer, int port, char text_out[64]);
-/* Our end of a connection as an address to listen at, with the ports that listeners take. */
+/* Rank 0: listens; where that is told in a folder, note->address has every address that others may reach. Errors are
+ * logged. */
+GR_NODISCARD enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *who,
+                                            struct gr_listening *out, struct gr_job_note *note);
+/* Where rank 0's orchestrator listens: where rank 0 does, with the ports that listeners take; or, with --interface,
+ * there, whichever way the ranks have met. */
+void gr_where_control(const struct gr_where *w, const struct gr_listening *met, char out[64]);
+/* Likewise of a target: our end of a connection to rank 0 as an address to listen at, or the host left to --interface.
+ */
 void gr_where_own(const struct gr_where *w, int fd, char text_out[64]);
+/* The host of the connection's other end, with this port: "10.0.0.1:5055", "[fd00::1]:5055". */
+void gr_where_peer(int fd, int port, char text_out[64]);
 
 #endif

@@ -390,12 +390,14 @@ static enum gr_status open_gate(struct gr_hub *h)
 {
     struct gr_gate_config c = {
         .wake_fd = h->wake_fd, .self = &h->hello, .key = h->config.key, .timeout_ms = h->config.hello_timeout_ms};
-    GR_TRY(gr_tcp_listen(h->config.listen, &c.listen_fd, h->address));
+    GR_TRY(gr_tcp_listen_own(h->config.listen, &c.at));
     const enum gr_status st = gr_gate_create(&c, &h->gate);
-    if (st != GR_OK) {
-        close(c.listen_fd);
+    memcpy(h->address, c.at.bound, sizeof(h->address));
+    if (st == GR_OK) {
+        gr_reach_list(&c.at, -1, h->reach);
+    } else {
+        gr_listening_close(&c.at);
     }
-    gr_reach_list(h->address, -1, h->reach);
     return st;
 }
 

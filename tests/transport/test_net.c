@@ -4,9 +4,12 @@
 #include "common/base/log.h"
 #include "tests/unit/log_capture.h"
 #include "transport/connect/cluster.h"
+#include "transport/connect/listener.h"
 #include "transport/connect/reach.h"
 #include "transport/net.h"
+#include "transport/own.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -213,24 +216,27 @@ static void test_any(void **state)
 static void test_reach(void **state)
 {
     (void)state;
-    char bound[64], out[GR_REACH_BYTES], to[64], at_any[300];
+    char out[GR_REACH_BYTES], to[64], at_any[300];
     gr_reach_listen("", "[::1]:77", at_any);
     assert_string_equal(at_any, "[::1]:0");
     gr_reach_listen("", "10.1.2.3:77", at_any);
     assert_string_equal(at_any, ":0");
     gr_reach_listen("h:5-6", "10.1.2.3:77", at_any);
     assert_string_equal(at_any, "h:5-6");
-    int listener = -1, fd = -1;
-    gr_reach_list("10.1.2.3:77", -1, out); /* said is said */
-    assert_string_equal(out, "10.1.2.3:77");
     assert_true(gr_reach_is_local("127.0.0.1:5,[::1]:5,0.0.0.0:6"));
     assert_false(gr_reach_is_local("127.0.0.1:5,10.1.2.3:5"));
     assert_false(gr_reach_is_local(""));
     assert_true(gr_reach_is_any("[::]:5"));
-    assert_int_equal(gr_tcp_listen(":0", &listener, bound), GR_OK);
-    snprintf(to, sizeof(to), "127.0.0.1%s", strrchr(bound, ':'));
+    struct gr_listening here, any;
+    int fd = -1;
+    assert_int_equal(gr_tcp_listen_own("127.0.0.1:0", &here), GR_OK);
+    gr_reach_list(&here, -1, out); /* said is said */
+    assert_string_equal(out, here.bound);
+    gr_listening_close(&here);
+    assert_int_equal(gr_tcp_listen_own(":0", &any), GR_OK);
+    snprintf(to, sizeof(to), "127.0.0.1%s", strrchr(any.bound, ':'));
     assert_int_equal(gr_tcp_connect(to, 1000, &fd), GR_OK);
-    gr_reach_list(bound, fd, out); /* first the link's own end, then the interfaces */
+    gr_reach_list(&any, fd, out); /* first the link's own end, then the interfaces */
     assert_memory_equal(out, to, strlen(to));
     char item[300];
     size_t at = 0;
@@ -241,7 +247,51 @@ static void test_reach(void **state)
         assert_int_equal(strncmp(a.host, "fe80", 4) == 0, 0);
     }
     close(fd);
-    close(listener);
+    gr_listening_close(&any);
+}
+
+/* Both families of loopback, which every host has: one port, a listener of two sockets, each of which is heard; what is
+ * told is both, that of the link first; and another address of the host is not listened at. */
+static void test_told(void **state)
+{
+    (void)state;
+    char out[GR_REACH_BYTES], where[300], other[64], first[80];
+    struct gr_listening at;
+    struct gr_listener l;
+    struct log_capture cap;
+    int fd[2] = {-1, -1}, got = -1, six = -1;
+    if (gr_tcp_listen("[::1]:0", &six, other) != GR_OK) {
+        skip(); /* a host without IPv6 */
+    }
+    close(six);
+    assert_int_equal(gr_own_use("127.0.0.1,::1", true), GR_OK);
+    gr_reach_listen("", "127.0.0.1:77", where);
+    assert_string_equal(where, ":0"); /* left to --interface */
+    assert_int_equal(gr_tcp_listen_own(where, &at), GR_OK);
+    assert_int_equal(at.n, 2);
+    const char *port = strrchr(at.bound, ':');
+    snprintf(first, sizeof(first), "127.0.0.1%s,[::1]%s", port, port);
+    gr_reach_list(&at, -1, out);
+    assert_string_equal(out, first);
+    snprintf(first, sizeof(first), "[::1]%s", port);
+    assert_int_equal(gr_listener_open(&l, &at), GR_OK);
+    assert_int_equal(gr_listener_accept(&l, 0, &got), GR_AGAIN);
+    for (int i = 0; i < 2; i++) {
+        struct pollfd p = {.fd = gr_listener_poll_fd(&l, 0), .events = POLLIN};
+        assert_int_equal(gr_tcp_connect(i == 0 ? at.bound : first, 1000, &fd[i]), GR_OK);
+        assert_int_equal(poll(&p, 1, 10000), 1);
+        assert_int_equal(gr_listener_accept(&l, 0, &got), GR_OK);
+        close(got);
+    }
+    gr_reach_list(&at, fd[1], out);
+    assert_memory_equal(out, first, strlen(first));
+    assert_non_null(strstr(out, ",127.0.0.1:"));
+    snprintf(other, sizeof(other), "127.0.0.2%s", port);
+    (void)failed_connect(&cap, other, GR_EIO);
+    gr_listener_close(&l);
+    close(fd[0]);
+    close(fd[1]);
+    assert_int_equal(gr_own_use(NULL, false), GR_OK);
 }
 
 static void test_cluster(void **state)
@@ -278,9 +328,10 @@ static void test_cluster(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list), cmocka_unit_test(test_silent_first), cmocka_unit_test(test_unknown_name),
-        cmocka_unit_test(test_file), cmocka_unit_test(test_ranges),       cmocka_unit_test(test_brackets),
-        cmocka_unit_test(test_any),  cmocka_unit_test(test_reach),        cmocka_unit_test(test_cluster),
+        cmocka_unit_test(test_list),    cmocka_unit_test(test_silent_first), cmocka_unit_test(test_unknown_name),
+        cmocka_unit_test(test_file),    cmocka_unit_test(test_ranges),       cmocka_unit_test(test_brackets),
+        cmocka_unit_test(test_any),     cmocka_unit_test(test_reach),        cmocka_unit_test(test_told),
+        cmocka_unit_test(test_cluster),
     };
     gr_log_init("test_net");
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -346,7 +346,11 @@ enum gr_status gr_gate_create(const struct gr_gate_config *config, struct gr_gat
         return GR_ENOMEM;
     }
     g->config = *config;
-    g->listener.fd = config->listen_fd;
+    const enum gr_status st = gr_listener_open(&g->listener, &config->at);
+    if (st != GR_OK) {
+        free(g);
+        return st;
+    }
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->ended, NULL);
     *out = g;
@@ -378,7 +382,7 @@ void gr_gate_destroy(struct gr_gate *g)
             close(a.fd);
         }
     }
-    close(g->listener.fd);
+    gr_listener_close(&g->listener);
     pthread_cond_destroy(&g->ended);
     pthread_mutex_destroy(&g->lock);
     free(g);

@@ -7,6 +7,7 @@
 #define GR_TRANSPORT_CONNECT_GATE_H
 
 #include "transport/connect/bootstrap.h"
+#include "transport/net.h"
 
 #define GR_STRANGER_MAX 64 /* hand-shakes at a time */
 /* A stranger younger than this is not dropped: as many key-holders may come at once as there are hand-shakes. */
@@ -18,7 +19,7 @@
 struct gr_gate;
 
 struct gr_gate_config {
-    int listen_fd;               /* taken on success */
+    struct gr_listening at;      /* where it listens; taken on success */
     int wake_fd;                 /* an eventfd of the caller's that is written when somebody has passed */
     const struct gr_hello *self; /* borrowed, as the key */
     const uint8_t *key;

@@ -1,11 +1,10 @@
 #include "transport/connect/reach.h"
 
 #include "common/base/address.h"
-#include "transport/net.h"
+#include "common/base/log.h"
+#include "transport/own.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -72,35 +71,18 @@ void gr_reach_listen(const char *asked, const char *own, char out[300])
     const char *colon = strrchr(own, ':');
     if (asked[0] != '\0') {
         snprintf(out, 300, "%s", asked);
-    } else if (gr_reach_is_loopback(own) && colon != NULL) {
+    } else if (!gr_own_is_told() && gr_reach_is_loopback(own) && colon != NULL) {
         snprintf(out, 300, "%.*s:0", (int)(colon - own), own);
     } else {
         snprintf(out, 300, ":0");
     }
 }
 
-/* ---- interfaces ---- */
-
-static bool is_link_local(const struct sockaddr *a)
-{
-    if (a->sa_family == AF_INET) {
-        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 16 == 0xa9fe; /* 169.254 */
-    }
-    return IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
-static bool may_be_told(const struct ifaddrs *i)
-{
-    const bool has_ip =
-        i->ifa_addr != NULL && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
-    return has_ip && (i->ifa_flags & IFF_UP) != 0 && (i->ifa_flags & IFF_LOOPBACK) == 0 &&
-           !is_link_local(i->ifa_addr) && !gr_net_is_bridge(i->ifa_name);
-}
-
 /* ---- the list ---- */
 
 struct list {
     char *out;
+    int n;
     const char *port; /* with its colon */
     bool four_only;   /* the socket has no IPv6 */
 };
@@ -120,45 +102,83 @@ static void add(struct list *l, const struct sockaddr_storage *a)
 {
     char host[64], text[80];
     const size_t n = strlen(l->out);
+    if (l->n == GR_ADDRESS_LIST_MAX) { /* who reads the list takes no more */
+        return;
+    }
     gr_sockaddr_host(a, host);
     const bool six = strchr(host, ':') != NULL;
     snprintf(text, sizeof(text), six ? "[%s]%s" : "%s%s", host, l->port);
     if (host[0] != '?' && !(six && l->four_only) && !has(l->out, text) && n + 1 + strlen(text) < GR_REACH_BYTES) {
         snprintf(l->out + n, GR_REACH_BYTES - n, "%s%s", n > 0 ? "," : "", text);
+        l->n++;
     }
 }
 
-static void add_interfaces(struct list *l, int family)
+static void add_sockets(struct list *l, const struct gr_listening *at)
 {
-    struct ifaddrs *all = NULL;
-    if (getifaddrs(&all) == 0) {
-        for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-            if (may_be_told(i) && i->ifa_addr->sa_family == family) {
-                struct sockaddr_storage a = {0};
-                memcpy(&a, i->ifa_addr, family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-                add(l, &a);
-            }
+    for (int i = 0; i < at->n; i++) {
+        struct sockaddr_storage own = {0};
+        socklen_t len = sizeof(own);
+        if (getsockname(at->fd[i], (struct sockaddr *)&own, &len) == 0) {
+            add(l, &own);
         }
-        freeifaddrs(all);
     }
 }
 
-void gr_reach_list(const char *bound, int link_fd, char out[GR_REACH_BYTES])
+static void add_interfaces(struct list *l)
 {
-    struct list l = {.out = out, .port = strrchr(bound, ':'), .four_only = bound[0] != '['};
-    out[0] = '\0';
-    if (!gr_reach_is_any(bound)) {
-        snprintf(out, GR_REACH_BYTES, "%s", bound);
-        return;
+    struct gr_interface_chosen c;
+    char text[GR_INTERFACE_LINE];
+    if (gr_own_choose(&c) != GR_OK) {
+        return; /* logged */
     }
+    for (int i = 0; i < c.n; i++) {
+        struct sockaddr_storage a;
+        (void)gr_ip_sockaddr(&c.at[i].ip, 0, &a);
+        add(l, &a);
+    }
+    gr_interface_text(&c, text);
+    log_info("others reach this host at %s",
+             c.n > 0 ? text : "no address: it has loopback, bridges and the like alone");
+}
+
+/* Of what it listens at, an address that has been reached comes first; a bridge that the link goes through, too. */
+static void add_link(struct list *l, const struct gr_listening *at, int link_fd)
+{
     struct sockaddr_storage own = {0};
     socklen_t len = sizeof(own);
-    if (link_fd >= 0 && getsockname(link_fd, (struct sockaddr *)&own, &len) == 0 &&
-        !is_link_local((const struct sockaddr *)&own)) {
-        add(&l, &own);
+    struct gr_ip ip;
+    char text[64], one[64];
+    if (link_fd < 0 || getsockname(link_fd, (struct sockaddr *)&own, &len) != 0) {
+        return;
     }
-    add_interfaces(&l, AF_INET);
-    add_interfaces(&l, AF_INET6);
+    gr_ip_of((const struct sockaddr *)&own, &ip);
+    gr_sockaddr_host(&own, text);
+    bool listens = !gr_own_is_told() && !gr_ip_is_link_local(&ip);
+    for (int i = 0; i < at->n; i++) {
+        gr_sock_own_text(at->fd[i], one);
+        const char *colon = strrchr(one, ':');
+        char host[300];
+        listens = listens || (colon != NULL && strcmp(host_of(one, host), text) == 0);
+    }
+    if (listens) {
+        add(l, &own);
+    }
+}
+
+void gr_reach_list(const struct gr_listening *at, int link_fd, char out[GR_REACH_BYTES])
+{
+    struct list l = {.out = out, .port = strrchr(at->bound, ':'), .four_only = at->n == 1 && at->bound[0] != '['};
+    const bool any = gr_reach_is_any(at->bound);
+    out[0] = '\0';
+    if (any || at->n > 1) {
+        add_link(&l, at, link_fd);
+    }
+    if (any) {
+        add_interfaces(&l);
+    } else {
+        add_sockets(&l, at);
+    }
     if (out[0] == '\0') {
         snprintf(out, GR_REACH_BYTES, "127.0.0.1%s", l.port);
     }

@@ -7,7 +7,7 @@
 #include "common/protocol/wire.h"
 #include "transport/connect/cluster.h"
 #include "transport/connect/reach.h"
-#include "transport/net.h"
+#include "transport/own.h"
 #include "transport/worker/supervise.h"
 
 #include <limits.h>
@@ -101,6 +101,7 @@ static int first_patience_ms(const struct gr_worker_config *c)
 
 enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, struct gr_hello *peer_out)
 {
+    gr_own_tell();
     enum gr_status st = gr_tcp_connect_patiently(c->join, first_patience_ms(c), 0, fd_out);
     if (st != GR_OK) { /* a worker that was killed while its orchestrator was away */
         return st == GR_ETIMEDOUT && gr_joined_before() && is_limited(c) ? GR_ECLOSED : st;
@@ -115,10 +116,10 @@ enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, stru
 
 /* ---- where drafters come ---- */
 
-static void announce(struct gr_worker_config *c, int fd, const char *bound, const char *own)
+static void announce(struct gr_worker_config *c, int fd, const struct gr_listening *at, const char *own)
 {
     char *list = c->join_msg.join.address;
-    gr_reach_list(bound, fd, list);
+    gr_reach_list(at, fd, list);
     if (gr_reach_is_local(list) && !gr_reach_is_loopback(own)) {
         log_warn(
             "drafters are told %s, which leads other hosts to themselves, and the orchestrator is on another host: "
@@ -129,7 +130,7 @@ static void announce(struct gr_worker_config *c, int fd, const char *bound, cons
 
 enum gr_status gr_join_open_gate(struct gr_worker_config *c, int fd, int wake_fd, struct gr_gate **out)
 {
-    char bound[64], own[64], address[300];
+    char own[64], address[300];
     struct gr_gate_config gate = {.wake_fd = wake_fd,
                                   .self = &c->hello,
                                   .key = c->key,
@@ -138,12 +139,12 @@ enum gr_status gr_join_open_gate(struct gr_worker_config *c, int fd, int wake_fd
                                   .forced = c->forced_transport};
     gr_sock_own_text(fd, own);
     gr_reach_listen(c->listen, own, address);
-    GR_TRY(gr_tcp_listen(address, &gate.listen_fd, bound));
+    GR_TRY(gr_tcp_listen_own(address, &gate.at));
     const enum gr_status st = gr_gate_create(&gate, out);
     if (st != GR_OK) {
-        close(gate.listen_fd);
+        gr_listening_close(&gate.at);
         return st;
     }
-    announce(c, fd, bound, own);
+    announce(c, fd, &gate.at, own);
     return GR_OK;
 }
