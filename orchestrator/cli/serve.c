@@ -15,6 +15,7 @@
 #include "orchestrator/cli/yaml_config.h"
 #include "transport/connect/cluster.h"
 #include "transport/connect/reach.h"
+#include "transport/own.h"
 
 #include <arpa/inet.h>
 #include <sodium.h>
@@ -198,7 +199,7 @@ static void warn_of_loopback(const struct serve *s)
     struct in6_addr unused;
     const bool parsed = gr_address_parse("--control", s->o.control, 0, &a) == GR_OK;
     const bool name = parsed && inet_pton(AF_INET, a.host, &unused) != 1 && inet_pton(AF_INET6, a.host, &unused) != 1;
-    if (name && strcmp(a.host, "localhost") != 0 && gr_reach_is_loopback(gr_hub_address(s->hub))) {
+    if (name && !gr_own_is_told() && strcmp(a.host, "localhost") != 0 && gr_reach_is_loopback(gr_hub_address(s->hub))) {
         log_warn(
             "--control %s: this host has %s for its name (/etc/hosts), where no other host reaches it; if others are "
             "to come, give its address, or `:%u' for all of them",
@@ -206,10 +207,17 @@ static void warn_of_loopback(const struct serve *s)
     }
 }
 
+/* With --interface an address that nobody has named is that; the port stays. */
+static const char *listens_at(const struct serve *s)
+{
+    const bool named = s->o.values.source[GR_OPTION_control] != GR_FROM_DEFAULT;
+    return s->o.interface != NULL && !named ? strrchr(GR_SERVE_ADDRESS, ':') : s->o.control;
+}
+
 static enum gr_status open_door(struct serve *s, const uint8_t *key)
 {
     struct gr_hub_config c = {
-        .listen = s->o.control,
+        .listen = listens_at(s),
         .tells = true,
         .io = {.ctx = s, .on_report = on_report, .on_done = on_done, .on_closed = on_closed, .on_pong = on_pong},
         .on_client_msg = on_client_msg,
@@ -278,6 +286,8 @@ static enum gr_status start(struct serve *s)
     GR_TRY(s->o.spawn ? gr_plan_check_models(&s->o, &s->plan) : GR_OK);
     GR_TRY(gr_remote_key(&s->o, key));
     sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
+    GR_TRY(gr_own_use(s->o.interface, false));
+    gr_own_tell();
     GR_TRY(open_door(s, key));
     gr_program_hear_drains();
     if (gr_serve_http_has_files(&s->o)) {

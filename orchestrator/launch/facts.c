@@ -82,8 +82,9 @@ static void set(json_t *facts, const char *name, const char *value)
 /* What a rank is told that says where it is, or what is shown, and what is compared in another way. */
 static bool is_own(const struct gr_option *r)
 {
-    static const char *const own[] = {"log-level",     "tuned",        "target-ib-hca", "draft-ib-hca", "gid-index",
-                                      "target-device", "draft-device", "model",         "draft",        "control"};
+    static const char *const own[] = {"log-level", "tuned",         "target-ib-hca", "draft-ib-hca",
+                                      "gid-index", "target-device", "draft-device",  "model",
+                                      "draft",     "control",       "interface"};
     for (size_t i = 0; i < GR_ARRAY_LEN(own); i++) {
         if (strcmp(r->name, own[i]) == 0) {
             return true;

@@ -11,6 +11,7 @@
 #include "orchestrator/launch/gpu.h"
 #include "orchestrator/launch/job.h"
 #include "transport/connect/cluster.h"
+#include "transport/own.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -178,6 +179,10 @@ static void watch_parent(const struct gr_job *j)
 /* What only this rank can see of itself. */
 static enum gr_status check_own(struct gr_job *j)
 {
+    struct gr_interface_wish wish;
+    const bool shown = j->o.dry_run || j->o.print_command; /* perhaps on another host */
+    GR_TRY(j->o.interface != NULL ? gr_interface_parse(j->o.interface, &wish) : GR_OK);
+    GR_TRY(shown ? GR_OK : gr_own_use(j->o.interface, false));
     GR_TRY(gr_roles_check_own(&j->roles, &j->who, j->o.model != NULL, j->o.draft != NULL));
     GR_TRY(plan_worker(j));
     return find_gpus(j);
@@ -220,9 +225,14 @@ static enum gr_status print_command(struct gr_job *j)
 {
     static struct gr_worker_line line;
     char own[32];
-    snprintf(own, sizeof(own), "OWN:%s", j->where.ports);
+    const bool told = j->o.interface != NULL;
+    snprintf(own, sizeof(own), "%s:%s", told ? "" : "OWN", j->where.ports);
     if (j->who.rank == 0) {
-        printf("graft serve --control ANY:%s", j->where.ports);
+        printf("graft serve --control %s:%s", told ? "" : "ANY", j->where.ports);
+        if (told) {
+            fputs(" --interface ", stdout);
+            print_quoted(j->o.interface);
+        }
         for (int i = 0; i < j->o.command.n; i++) {
             fputs(i == 0 ? "; " : " ", stdout);
             print_quoted(j->o.command.word[i]);
@@ -246,8 +256,8 @@ static enum gr_status print_command(struct gr_job *j)
 static int run(struct gr_job *j)
 {
     enum gr_status st = prepare(j);
-    if (st == GR_OK && (j->o.dry_run || j->o.print_command)) {
-        st = j->unfit;
+    if (st == GR_OK && (j->who.rank == 0 || j->o.dry_run || j->o.print_command)) {
+        st = j->unfit; /* others tell rank 0 */
     }
     st = st == GR_OK ? gr_where_ports(j->o.ports, &j->where) : st;
     if (st != GR_OK || j->o.dry_run) {
@@ -262,7 +272,7 @@ static int run(struct gr_job *j)
     if (st != GR_OK) {
         return gr_program_refused(st);
     }
-    return j->who.rank == 0 ? gr_job_lead(j) : gr_job_follow(j); /* nothing makes rank 0 unfit: it runs no worker */
+    return j->who.rank == 0 ? gr_job_lead(j) : gr_job_follow(j);
 }
 
 int gr_command_launch(int argc, char **argv)

@@ -4,7 +4,9 @@
 #include "common/base/device.h"
 #include "common/base/log.h"
 #include "common/process/joined.h"
+#include "common/process/program.h"
 #include "transport/connect/cluster.h"
+#include "transport/own.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
 #include "transport/worker/worker_signals.h"
@@ -79,6 +81,10 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     }
     if (!gr_joined_is_child() || getenv("GRAFT_SUPERVISED") != NULL) {
         gr_log_place(); /* its lines are read beside those of other hosts */
+    }
+    const enum gr_status st = gr_own_use(o->interface, true);
+    if (st != GR_OK) {
+        return gr_program_refused(st);
     }
     configure_verbs(o);
     gr_cluster_use(o->cluster);
