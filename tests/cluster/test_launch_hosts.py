@@ -130,6 +130,74 @@ def every_listener_is_in_the_range():
         assert "5000" in err and "in use" in err, err
 
 
+def two_networks(made):
+    """Each host has eth0, and data0 on another subnet. The second one has a twin of data0 beside it, which its routes
+    prefer but for what comes from data0's address."""
+    for n, h in enumerate(made, 1):
+        h.add_docker()
+        if n == 2:
+            h.add_network("twin0", "10.92.7.102", "fd92:8::102")
+        h.add_network("data0", f"10.92.7.{n}", f"fd92:7::{n}")
+    drafter = made[1]
+    drafter.run("sh", "-c", "cd /proc/sys/net/ipv4/conf && for i in all twin0 data0; do echo 1 > $i/arp_ignore; "
+                            "echo 2 > $i/arp_announce; done")
+    drafter.ip("rule", "add", "from", "10.92.7.2", "table", "101")
+    drafter.ip("route", "add", "10.92.7.0/24", "dev", "data0", "table", "101")
+
+
+def sent(host, interface):
+    out = json.loads(host.ip("-s", "-j", "link", "show", "dev", interface).stdout)
+    return out[0]["stats64"]["tx"]["bytes"]
+
+
+def ends(host, *state):
+    """Both ends, without ports, of the host's connections, or (-l) of what listens."""
+    lines = host.run("ss", "-Htn", *state).stdout.splitlines()
+    return {tuple(re.sub(r":[^:]*$", "", end).strip("[]").replace("::ffff:", "") for end in x.split()[3:5]) for x in lines}
+
+
+@case_if(LACKS)
+def a_job_is_on_the_interface_that_was_named():
+    """The ranks meet over eth0, where rank 0 is named; all else is on data0: what listens, what is told, both ends of
+    each connection, and what is sent. [B3, B4]"""
+    with hosts.hosts("iface", "head", "n1", "n2") as made, tempfile.NamedTemporaryFile(delete=False) as stays:
+        two_networks(made)
+        before = {i: sent(made[1], i) for i in ("data0", "twin0")}
+        wait = f"while [ -e {stays.name} ]; do sleep 0.05; done"
+        j = Launch(made, "--roles", "serve:1,draft:1,target:1", "--model", TARGET, "--draft", DRAFT, "--interface", "data0",
+                   command=("sh", "-c", f'{GRAFT} session list --json; "$@"; echo up; {wait}', "sh", *TURN))
+        out = []
+        while "up\n" not in out:
+            out.append(j.ranks[0].stdout.readline())
+            assert out[-1], j.ranks[0].communicate(timeout=5)
+        listening = {h.name: {own for own, _ in ends(h, "-l")} for h in made}
+        met = {"*", "0.0.0.0"} & listening["head"]
+        assert met and listening["head"] - met == {"10.92.7.1", "fd92:7::1"}, listening
+        assert listening["n1"] == set() and listening["n2"] == {"10.92.7.3", "fd92:7::3"}, listening
+        assert ends(made[1]) == {(made[1].four, made[0].four), ("10.92.7.2", "10.92.7.1"), ("10.92.7.2", "10.92.7.3")}, ends(made[1])
+        spent = {i: sent(made[1], i) - n for i, n in before.items()}
+        assert spent["data0"] > 10 * spent["twin0"], spent
+        os.unlink(stays.name)
+        _, err = j.end()
+        check("".join(out[1:]), err, 3)
+        told = {w["role"]: w for w in json.loads(out[0])["workers"]}
+        assert re.fullmatch(r"10\.92\.7\.3:\d+,\[fd92:7::3\]:\d+", told["target"]["address"]), told
+        assert (told["target"]["peer"], told["draft"]["peer"]) == ("10.92.7.3", "10.92.7.2"), told
+        assert len(re.findall(r"graft: --interface data0: data0 10\.92\.7\.1, data0 fd92:7::1$", err, re.M)) == 1, err
+
+
+@case_if(LACKS)
+def a_rank_without_the_interface_ends_the_job():
+    with hosts.hosts("noiface", "head", "n1") as made:
+        for n, h in enumerate(made, 1):
+            h.add_network("data0", f"10.92.7.{n}", f"fd92:7::{n}")
+        made[1].ip("link", "set", "data0", "down")
+        _, err = Launch(made, "--roles", "serve:1,target:1", "--model", TARGET, "--interface", "10.92.7.0/24").end(status=1)
+        said = [x for x in err.splitlines() if "--interface 10.92.7.0/24:" in x and "error" in x]
+        assert len(said) == 1 and "is down; the host has: " in said[0] and f"eth0 {made[1].four}" in said[0], err
+        assert "rank 1 (target) on host n1 cannot run its worker" in err, err
+
+
 @case_if(LACKS_SLOW)
 def a_job_over_a_slow_and_lossy_network():
     """30 ms there and back, and every fiftieth packet is lost: the same text, with trees."""

@@ -52,6 +52,15 @@ class Host:
         self.ip("address", "add", "172.17.0.1/16", "dev", "docker0")
         self.ip("link", "set", "docker0", "up")
 
+    def add_network(self, interface, four, six):
+        """One more cable to the net's bridge, in subnets of its own or of another."""
+        port = f"{interface}-{self.space[-1]}"
+        ip("-n", self.net.space, "link", "add", port, "type", "veth", "peer", "name", interface, "netns", self.space)
+        ip("-n", self.net.space, "link", "set", port, "master", "br0", "up")
+        self.ip("address", "add", f"{four}/24", "dev", interface)
+        self.ip("address", "add", f"{six}/64", "dev", interface, "nodad")
+        self.ip("link", "set", interface, "up")
+
     def command(self, *args, names=()):
         """A command line that runs args on this host. names: lines of its /etc/hosts beside loopback's."""
         steps = ["mount -t tmpfs none /dev/shm", f"hostname {self.name}"]
