@@ -448,6 +448,14 @@ static enum gr_status prepare_answers(struct gr_job *j)
     return GR_OK;
 }
 
+/* Owners share the queue by their keys' digests, the first bytes of which are as good as all of them. */
+static uint64_t owner_number(const struct gr_api_owner *owner)
+{
+    uint64_t number;
+    memcpy(&number, owner->digest, sizeof(number));
+    return number;
+}
+
 /* Answers to one prompt share its KV, where the first is open. */
 static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t now_ns)
 {
@@ -463,6 +471,7 @@ static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t no
     snprintf(m.open.model, sizeof(m.open.model), "%s", j->model->named ? j->model->name : "");
     gr_wishes_copy(&m.open.wishes, &j->ask.wishes);
     m.open.wishes.turn.max_tokens = p->max_tokens;
+    m.open.wishes.owner = owner_number(&j->owner);
     m.open.wishes.sampling.choice = (uint32_t)(a->index % j->ask.n_each);
     m.open.wishes.fork_of = a->index % j->ask.n_each > 0 ? j->answer[a->index - a->index % j->ask.n_each].session : 0;
     const enum gr_status st = f->c.say(f->c.ctx, a->client, &m, now_ns);

@@ -10,10 +10,10 @@
 
 #define OTHER_DESCRIPTORS 1024 /* of workers, control clients, files */
 
-enum gr_status gr_listener_open(const char *listen, bool is_open, struct gr_listener *out)
+enum gr_status gr_http_listener_open(const char *listen, bool is_open, struct gr_http_listener *out)
 {
     struct gr_address a;
-    *out = (struct gr_listener){.fd = -1};
+    *out = (struct gr_http_listener){.fd = -1};
     GR_TRY(gr_address_parse("--http", listen, 0, &a));
     if (gr_tcp_listen(listen, &out->fd, out->address) != GR_OK) {
         log_error("--http %s: the endpoint cannot listen there; give another address, or --http off", listen);
@@ -31,7 +31,7 @@ enum gr_status gr_listener_open(const char *listen, bool is_open, struct gr_list
     return GR_OK;
 }
 
-int gr_listener_have_descriptors(int n)
+int gr_http_have_descriptors(int n)
 {
     struct rlimit r;
     const rlim_t wanted = (rlim_t)n + OTHER_DESCRIPTORS;

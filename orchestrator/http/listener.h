@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-struct gr_listener {
+struct gr_http_listener {
     int fd;           /* -1: there is none */
     char address[64]; /* numeric HOST:PORT */
     bool on_loopback;
@@ -15,8 +15,8 @@ struct gr_listener {
 
 /* is_open: it asks for keys, or was said to be insecure. GR_EIO, GR_EINVAL (logged): it cannot listen there, or may
  * not. */
-GR_NODISCARD enum gr_status gr_listener_open(const char *listen, bool is_open, struct gr_listener *out);
+GR_NODISCARD enum gr_status gr_http_listener_open(const char *listen, bool is_open, struct gr_http_listener *out);
 /* Lets this process have descriptors for n connections beside its others. Returns for how many there are. */
-int gr_listener_have_descriptors(int n);
+int gr_http_have_descriptors(int n);
 
 #endif

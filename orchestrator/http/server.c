@@ -94,8 +94,8 @@ static enum gr_status start(struct gr_http *h)
                                               .n_ctx = longest_context,
                                               .ctx = h};
     GR_TRY(gr_http_reload(h));
-    GR_TRY(gr_listener_open(h->c.listen, h->keys != NULL || h->c.insecure, &h->listener));
-    const int n_connection = gr_listener_have_descriptors(h->c.n_connection);
+    GR_TRY(gr_http_listener_open(h->c.listen, h->keys != NULL || h->c.insecure, &h->listener));
+    const int n_connection = gr_http_have_descriptors(h->c.n_connection);
     const struct gr_guests_config guests = {.n_max = n_connection,
                                             .n_max_of_address = h->c.n_of_address,
                                             .request_ns = h->c.request_ns,

@@ -14,7 +14,7 @@
 
 struct gr_http {
     struct gr_http_config c;
-    struct gr_listener listener;
+    struct gr_http_listener listener;
     struct MHD_Daemon *daemon;
     struct gr_readers *readers;
     struct gr_watch *watch;

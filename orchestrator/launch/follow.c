@@ -70,7 +70,9 @@ static enum gr_status announce_group(struct follow *f, int fd)
         where_others_come(f, fd, address);
         GR_TRY(gr_tcp_listen(address, &f->group_fd, f->group_bound));
     }
-    gr_reach_list(f->group_bound, fd, f->group);
+    struct gr_listening at = {.fd = {f->group_fd}, .n = 1};
+    snprintf(at.bound, sizeof(at.bound), "%s", f->group_bound);
+    gr_reach_list(&at, fd, f->group);
     return json_object_set_new(f->hello, "group", json_string(f->group)) == 0 ? GR_OK : GR_ENOMEM;
 }
 

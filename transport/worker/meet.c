@@ -102,16 +102,16 @@ static enum gr_status introduce(struct meet *m)
     return GR_OK;
 }
 
-/* listen_fd: taken, also after an error. */
-static enum gr_status open_gate(struct meet *m, int listen_fd)
+/* at: taken, also after an error. */
+static enum gr_status open_gate(struct meet *m, struct gr_listening *at)
 {
     m->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (m->wake_fd < 0) {
         log_error("eventfd: %s", strerror(errno));
-        close(listen_fd);
+        gr_listening_close(at);
         return GR_EIO;
     }
-    const struct gr_gate_config c = {.listen_fd = listen_fd,
+    const struct gr_gate_config c = {.at = *at,
                                      .wake_fd = m->wake_fd,
                                      .self = &m->host,
                                      .key = m->c->key,
@@ -119,7 +119,7 @@ static enum gr_status open_gate(struct meet *m, int listen_fd)
                                      .forced = -1};
     const enum gr_status st = gr_gate_create(&c, &m->gate);
     if (st != GR_OK) {
-        close(listen_fd);
+        gr_listening_close(at);
     }
     return st;
 }
@@ -278,15 +278,14 @@ static enum gr_status receive_all(struct meet *m)
 
 static enum gr_status open_group(struct meet *m)
 {
-    char bound[64];
-    int fd = m->c->listen_fd;
-    if (fd < 0) {
-        GR_TRY(gr_tcp_listen(m->c->address, &fd, bound));
+    struct gr_listening at = {.fd = {m->c->listen_fd}, .n = 1};
+    if (m->c->listen_fd < 0) {
+        GR_TRY(gr_tcp_listen_own(m->c->address, &at));
     } else {
-        gr_sock_own_text(fd, bound);
+        gr_sock_own_text(m->c->listen_fd, at.bound);
     }
-    log_info("tensor-parallel rank 0 of %d waits for the others at %s", m->c->n_rank, bound);
-    return open_gate(m, fd);
+    log_info("tensor-parallel rank 0 of %d waits for the others at %s", m->c->n_rank, at.bound);
+    return open_gate(m, &at);
 }
 
 /* ---- another rank ---- */
@@ -294,14 +293,13 @@ static enum gr_status open_group(struct meet *m)
 /* Where higher ranks come, and what rank 0 is told of that. */
 static enum gr_status listen_for_higher(struct meet *m, int link_fd)
 {
-    char bound[64], *list = m->who[m->c->rank].address;
-    int fd = -1;
+    struct gr_listening at;
     if (m->c->rank == m->c->n_rank - 1 || m->gate != NULL) {
         return GR_OK;
     }
-    GR_TRY(gr_tcp_listen(m->c->listen != NULL ? m->c->listen : "*:0", &fd, bound));
-    GR_TRY(open_gate(m, fd));
-    gr_reach_list(bound, link_fd, list);
+    GR_TRY(gr_tcp_listen_own(m->c->listen != NULL ? m->c->listen : "*:0", &at));
+    GR_TRY(open_gate(m, &at));
+    gr_reach_list(&at, link_fd, m->who[m->c->rank].address);
     return GR_OK;
 }
 
