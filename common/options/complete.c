@@ -124,7 +124,7 @@ static const char *kind_of(const struct gr_option *r)
     case GR_KIND_DEVICES:
         return "list";
     default:
-        return r->path == GR_PATH_FOLDER ? "folder" : "word";
+        return r->path == GR_PATH_FOLDER ? "folder" : r->choices != NULL ? "choice" : "word";
     }
 }
 

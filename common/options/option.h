@@ -31,13 +31,13 @@
  * FLAG: true or false. TEXT: anything. CHOICE: one of the row's choices, by its place there. INT: a whole number.
  * INT_OR_0: 0, or in range. AUTO: auto or a whole number. NUMBER: a real number. SHARE: off or between 0 and 1.
  * DURATION: 500us, 20ms, 2s, 5m, 1h or a plain number of the row's unit; held in nanoseconds. ADDRESS: HOST:PORT; with
- * min 0 of who listens, with 1 of who connects (address.h). ADDRESS_OR_OFF: that, or off, which is NULL. DEVICE: cpu or
- * cuda:N. SECRET: a text that is never printed; its row is called NAME-file and takes the path of a file, and the
- * variable without _FILE takes the text itself. REST: all words after `--'. WORKERS: a list of the YAML file alone,
- * whose items say count, host or hosts, device and tp. Lists. WORDS: texts, one each time it is given. IDS: token ids
- * up to max, with commas between them, added to those given before. CHOICES, COUNTS (whole numbers, or auto where the
- * row allows it), DEVICES, MAP (ID=NUMBER): commas between them; given again it begins anew. A MAP's number may be ban
- * where the row allows it. */
+ * min 0 of who listens, with 1 of who connects (address.h), or one of its choices as it stands. ADDRESS_OR_OFF: that,
+ * or off, which is NULL. DEVICE: cpu or cuda:N. SECRET: a text that is never printed; its row is called NAME-file and
+ * takes the path of a file, and the variable without _FILE takes the text itself. REST: all words after `--'. WORKERS:
+ * a list of the YAML file alone, whose items say count, host or hosts, device and tp. Lists. WORDS: texts, one each
+ * time it is given. IDS: token ids up to max, with commas between them, added to those given before. CHOICES, COUNTS
+ * (whole numbers, or auto where the row allows it), DEVICES, MAP (ID=NUMBER): commas between them; given again it
+ * begins anew. A MAP's number may be ban where the row allows it. */
 enum gr_option_kind {
     GR_KIND_FLAG,
     GR_KIND_TEXT,
@@ -146,7 +146,7 @@ enum gr_option_when {
 /* What a path names, for shell completion. */
 enum gr_option_path { GR_PATH_NONE, GR_PATH_FILE, GR_PATH_FOLDER };
 
-/* A column: what a CHOICE or CHOICES option takes. */
+/* A column: what a CHOICE or CHOICES option takes, and an ADDRESS beside an address. */
 #define GR_CHOICES(...)              \
     .choices = (const char *const[]) \
     {                                \

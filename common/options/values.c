@@ -240,6 +240,10 @@ static enum gr_status take_address(const struct gr_option *option, const char *w
                                    const char **out)
 {
     struct gr_address unused;
+    if (option->choices != NULL && find_choice(option, value) >= 0) {
+        *out = value;
+        return GR_OK;
+    }
     const bool off = option->kind == GR_KIND_ADDRESS_OR_OFF && strcmp(value, "off") == 0;
     if (!off) {
         GR_TRY(option->min > 0 ? gr_address_check_peer(what, value) : gr_address_parse(what, value, 0, &unused));
@@ -645,7 +649,11 @@ void gr_option_range(const struct gr_option *r, char out[static 160])
         break;
     case GR_KIND_ADDRESS:
     case GR_KIND_ADDRESS_OR_OFF:
-        snprintf(out, 160, "%sport %.0f .. 65535", r->kind == GR_KIND_ADDRESS ? "" : "off, ", r->min);
+        if (r->choices != NULL) {
+            join_choices(r, out, 120);
+        }
+        snprintf(out + strlen(out), 40, "%s%sport %.0f .. 65535", r->choices != NULL ? ", " : "",
+                 r->kind == GR_KIND_ADDRESS ? "" : "off, ", r->min);
         break;
     case GR_KIND_DEVICE:
     case GR_KIND_DEVICES:

@@ -113,12 +113,23 @@ static enum gr_status try_note(struct follow *f, const struct gr_job_note *note)
     return st;
 }
 
+/* GR_EUNSUPPORTED: it will never bring rank 0's note. */
+static enum gr_status try_channel(struct follow *f)
+{
+    GR_TRY(gr_channel_hear(&f->j->channel, &f->j->who));
+    const enum gr_status st = try_note(f, &f->j->channel.note);
+    return st == GR_EAUTH && !f->j->channel.note.has_key && !f->j->with_key ? GR_EUNSUPPORTED : st;
+}
+
 /* Every place once. GR_ENOTFOUND: no place is known yet. */
 static enum gr_status try_all(struct follow *f)
 {
     static struct gr_job_note notes[GR_JOB_NOTE_MAX];
     const struct gr_where *w = &f->j->where;
     enum gr_status st = GR_ENOTFOUND;
+    if (w->by != GR_CHANNEL_NOT) {
+        return try_channel(f);
+    }
     if (w->dir[0] == '\0') {
         for (int i = 0; i < w->n_address && st != GR_OK; i++) {
             st = try_address(f, w->address[i], f->j->key);
@@ -157,7 +168,9 @@ static void take_signals(struct follow *f)
 
 static void rest(struct follow *f, int ms)
 {
-    struct pollfd p[] = {{.fd = f->j->children.signal_fd, .events = POLLIN}, {.fd = f->user_fd, .events = POLLIN}};
+    struct pollfd p[] = {{.fd = f->j->children.signal_fd, .events = POLLIN},
+                         {.fd = f->user_fd, .events = POLLIN},
+                         {.fd = f->j->channel.fd, .events = POLLIN}};
     (void)poll(p, GR_ARRAY_LEN(p), ms);
     take_signals(f);
 }
@@ -171,10 +184,9 @@ static int pause_ms(int n)
 
 static void say_waiting(const struct follow *f, enum gr_log_level level, uint64_t since_ns, const char *why)
 {
-    const struct gr_where *w = &f->j->where;
     gr_log_line(level, "rank %d on host %s has not found rank 0 for %d s, at %s%s%s%s", f->j->who.rank, f->j->who.host,
-                (int)((gr_clock_ns() - since_ns) / GR_S), w->dir[0] != '\0' ? w->dir : w->address[0],
-                why[0] != '\0' ? ": " : "", why, level == GR_LOG_ERROR ? "; ending" : "");
+                (int)((gr_clock_ns() - since_ns) / GR_S), gr_where_text(&f->j->where), why[0] != '\0' ? ": " : "", why,
+                level == GR_LOG_ERROR ? "; ending" : "");
 }
 
 /* Until somebody has proven the key. An address that is named belongs to this job, so that another key is a mistake;
@@ -191,9 +203,9 @@ static enum gr_status find_lead(struct follow *f, uint64_t end_ns)
         if (st == GR_OK) {
             return st;
         }
-        if ((st == GR_EAUTH || st == GR_EMISMATCH) && f->j->where.named) {
-            log_error("rank %d on host %s: rank 0 at %s: %s", f->j->who.rank, f->j->who.host, f->j->where.address[0],
-                      why);
+        if (st == GR_EUNSUPPORTED || ((st == GR_EAUTH || st == GR_EMISMATCH) && f->j->where.named)) {
+            log_error("rank %d on host %s: rank 0 at %s: %s", f->j->who.rank, f->j->who.host,
+                      gr_where_text(&f->j->where), why);
             return st;
         }
         if (gr_clock_ns() >= end_ns) {
@@ -231,8 +243,8 @@ enum gr_status gr_job_meet_twin(struct gr_job *j)
     const uint64_t end_ns = gr_clock_ns() + TWIN_NS;
     char unheard[400];
     json_t *answer = NULL;
-    if (j->where.named) {
-        return GR_OK; /* it cannot listen at that port as well */
+    if (j->where.named || j->where.by != GR_CHANNEL_NOT) {
+        return GR_OK; /* it cannot listen at that port as well; a launcher has one rank 0 */
     }
     f.hello = gr_launch_hello(&j->who, &j->self, json_incref(j->facts));
     gr_log_hold(unheard, sizeof(unheard)); /* mostly nobody is there */
@@ -478,6 +490,13 @@ static enum gr_status work(struct follow *f, uint64_t end_ns)
     return GR_OK;
 }
 
+static enum gr_status open_channel(struct gr_job *j)
+{
+    const int seconds = (int)(j->o.start_within / (int64_t)GR_S) + 5;
+    return j->where.by == GR_CHANNEL_NOT ? GR_OK
+                                         : gr_channel_start(&j->channel, j->where.by, &j->who, j->env, seconds, NULL);
+}
+
 int gr_job_follow(struct gr_job *j)
 {
     struct follow f = {.j = j, .link = {.fd = -1}, .stop_ns = UINT64_MAX, .user_fd = -1, .group_fd = -1};
@@ -485,6 +504,7 @@ int gr_job_follow(struct gr_job *j)
     f.hello = gr_launch_hello(&j->who, &j->self, j->facts);
     enum gr_status st = f.hello == NULL ? GR_ENOMEM : gr_job_user_signals(&f.user_fd);
     st = st == GR_OK ? gr_children_init(&j->children, NULL) : st;
+    st = st == GR_OK ? open_channel(j) : st;
     if (st == GR_OK) {
         st = j->unfit == GR_OK ? work(&f, end_ns) : end_unfit(&f);
     }
@@ -493,6 +513,7 @@ int gr_job_follow(struct gr_job *j)
     if (f.group_fd >= 0) {
         close(f.group_fd);
     }
+    gr_channel_end(&j->channel);
     json_decref(f.hello);
     return st != GR_OK ? gr_program_refused(st == GR_EMISMATCH ? GR_EIO : st) : f.at_once && !f.up ? 1 : f.status;
 }

@@ -4,6 +4,7 @@
 
 #include "common/process/children.h"
 #include "orchestrator/cli/spawn.h"
+#include "orchestrator/launch/channel.h"
 #include "orchestrator/launch/table.h"
 #include "orchestrator/launch/where.h"
 
@@ -13,6 +14,7 @@ struct gr_job {
     struct gr_who who;
     struct gr_roles roles;
     struct gr_where where;
+    struct gr_channel channel;   /* where ranks meet over it */
     struct gr_launch_entry self; /* its GPUs, node and incarnation */
     json_t *facts;               /* owned until the hello takes it */
     enum gr_status unfit;        /* what keeps this rank from its work (logged); GR_OK: nothing does */

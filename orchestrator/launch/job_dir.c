@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,19 +41,6 @@ enum gr_status gr_job_dir_open(const char *dir)
 }
 
 /* ---- writing ---- */
-
-static json_t *note_json(const char *job, const struct gr_job_note *note)
-{
-    char hex[2 * GR_KEY_BYTES + 1] = "";
-    json_t *addresses = json_array();
-    for (int i = 0; i < note->n_address; i++) {
-        (void)json_array_append_new(addresses, json_string(note->address[i]));
-    }
-    if (note->has_key) {
-        sodium_bin2hex(hex, sizeof(hex), note->key, sizeof(note->key));
-    }
-    return json_pack("{s:i, s:s, s:o, s:s}", "version", 1, "job", job, "addresses", addresses, "key", hex);
-}
 
 /* Whole and on the disk before it has its name. */
 static enum gr_status put(const char *path, const char *text)
@@ -117,11 +103,8 @@ static void remove_old(const char *dir, const char *job)
 enum gr_status gr_job_dir_write(const char *dir, const char *job, struct gr_job_note *note)
 {
     uint64_t random = 0;
-    json_t *j = note_json(job, note);
-    char *text = j != NULL ? json_dumps(j, JSON_COMPACT) : NULL;
-    json_decref(j);
+    char *text = gr_job_note_text(job, note);
     if (text == NULL) {
-        log_error("out of memory");
         return GR_ENOMEM;
     }
     remove_old(dir, job);
@@ -150,34 +133,6 @@ void gr_job_dir_remove(const struct gr_job_note *note)
 
 /* ---- reading ---- */
 
-static bool parse_key(const char *hex, struct gr_job_note *note)
-{
-    size_t n = 0;
-    note->has_key = hex[0] != '\0';
-    return !note->has_key || (sodium_hex2bin(note->key, sizeof(note->key), hex, strlen(hex), NULL, &n, NULL) == 0 &&
-                              n == sizeof(note->key));
-}
-
-static bool parse(json_t *j, const char *job, struct gr_job_note *note)
-{
-    const char *of = NULL, *key = NULL;
-    json_t *addresses = NULL;
-    int version = 0;
-    if (json_unpack(j, "{s:i, s:s, s:o, s:s}", "version", &version, "job", &of, "addresses", &addresses, "key", &key) !=
-            0 ||
-        version != 1 || strcmp(of, job) != 0 || !json_is_array(addresses) || !parse_key(key, note)) {
-        return false;
-    }
-    note->n_address = 0;
-    for (size_t i = 0; i < json_array_size(addresses) && note->n_address < GR_JOB_ADDRESS_MAX; i++) {
-        const char *a = json_string_value(json_array_get(addresses, i));
-        if (a != NULL && strlen(a) < sizeof(note->address[0])) {
-            strcpy(note->address[note->n_address++], a);
-        }
-    }
-    return note->n_address > 0;
-}
-
 /* Only its owner can have written it: the folder is closed to others. */
 static bool read_one(const char *path, const char *job, struct gr_job_note *note, struct timespec *when_out)
 {
@@ -190,11 +145,8 @@ static bool read_one(const char *path, const char *job, struct gr_job_note *note
     const ssize_t n = read(fd, text, sizeof(text));
     const bool good = fstat(fd, &sb) == 0 && sb.st_uid == geteuid() && n > 0 && n < (ssize_t)sizeof(text);
     close(fd);
-    json_t *j = good ? json_loadb(text, (size_t)n, 0, NULL) : NULL;
-    const bool taken = j != NULL && parse(j, job, note);
-    json_decref(j);
     *when_out = sb.st_mtim;
-    return taken;
+    return good && gr_job_note_parse(text, (size_t)n, job, note);
 }
 
 static bool is_newer(const struct timespec *a, const struct timespec *b)

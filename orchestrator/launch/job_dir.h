@@ -8,20 +8,9 @@
 #ifndef GR_ORCHESTRATOR_LAUNCH_JOB_DIR_H
 #define GR_ORCHESTRATOR_LAUNCH_JOB_DIR_H
 
-#include "transport/connect/bootstrap.h"
+#include "orchestrator/launch/note.h"
 
-#include <limits.h>
-
-#define GR_JOB_ADDRESS_MAX 16 /* addresses of rank 0 */
-#define GR_JOB_NOTE_MAX 16    /* messages of a job that are looked at */
-
-struct gr_job_note {
-    char address[GR_JOB_ADDRESS_MAX][64];
-    int n_address;
-    bool has_key;
-    uint8_t key[GR_KEY_BYTES];
-    char name[PATH_MAX]; /* its file; "" before it is written */
-};
+#define GR_JOB_NOTE_MAX 16 /* messages of a job that are looked at */
 
 /* Makes the folder (mode 0700) if it is not there. GR_EINVAL (logged): it is another user's, or open to others. */
 GR_NODISCARD enum gr_status gr_job_dir_open(const char *dir);

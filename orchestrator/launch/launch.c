@@ -279,7 +279,7 @@ int gr_command_launch(int argc, char **argv)
 {
     static struct gr_job j;
     struct gr_yaml_config *yaml[2] = {NULL, NULL};
-    j.child = j.children.signal_fd = -1;
+    j.child = j.children.signal_fd = j.channel.fd = -1;
     gr_log_place();
     int status = load(&j.o, argc, argv, yaml);
     if (status < 0) {

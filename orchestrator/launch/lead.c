@@ -25,7 +25,7 @@
 #define HELLO_NS (10 * GR_S)  /* so long they may take */
 #define LEAVE_NS (5 * GR_S)   /* the other ranks, once they know that the job is over */
 #define ORPHAN_NS (10 * GR_S) /* the orchestrator, once the last target has ended in order */
-#define N_OWN 5               /* descriptors that are polled beside links */
+#define N_OWN 6               /* descriptors that are polled beside links */
 
 struct stranger {
     struct gr_link link;
@@ -330,6 +330,33 @@ static void watch_children(struct lead *d)
     }
 }
 
+/* ---- the channel ---- */
+
+/* What its helper says before all are here: a job whose note is not published cannot begin. Later nobody needs it. */
+static void watch_channel(struct lead *d)
+{
+    char why[700] = "";
+    if (d->j->channel.fd < 0) {
+        return;
+    }
+    gr_log_hold(why, sizeof(why));
+    const enum gr_status st = gr_channel_hear(&d->j->channel, &d->j->who);
+    gr_log_hold(NULL, 0);
+    if (st == GR_EUNSUPPORTED && !d->gone) {
+        log_error("rank 0 on host %s: %s", d->j->who.host, why);
+        end_job(d, 1);
+    }
+}
+
+/* Of a library that hangs: it may be why others are missing. */
+static void say_channel(struct lead *d)
+{
+    const struct gr_channel *c = &d->j->channel;
+    if (c->helper > 0 && !d->gone) {
+        log_warn("--rendezvous at rank 0: %s has not come back%s%s", c->call, c->library, c->of_launcher);
+    }
+}
+
 /* ---- the command ---- */
 
 static void start_command(struct lead *d)
@@ -382,6 +409,7 @@ static void look_at_clock(struct lead *d, uint64_t now_ns)
         return;
     }
     d->table.told_ns = now_ns;
+    say_channel(d);
     gr_launch_table_who(&d->table, d->gone ? GR_LAUNCH_UP : GR_LAUNCH_HERE, who);
     if (!too_late) {
         log_warn("%s for %d s", who, (int)(waited_ns / GR_S));
@@ -407,6 +435,7 @@ static int fill_polled(struct lead *d, uint64_t now_ns)
     p[n++] = (struct pollfd){.fd = d->wake_fd, .events = POLLIN};
     p[n++] = (struct pollfd){.fd = gr_gate_poll_fd(d->gate, now_ns), .events = POLLIN};
     p[n++] = (struct pollfd){.fd = d->serve.ready_fd, .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = d->j->channel.fd, .events = POLLIN};
     for (int i = 0; i < STRANGERS; i++) {
         p[n++] = (struct pollfd){.fd = d->stranger[i].link.fd, .events = POLLIN};
     }
@@ -437,6 +466,7 @@ static void turn(struct lead *d)
     }
     watch_children(d);
     watch_command(d);
+    watch_channel(d);
     look_at_clock(d, now_ns);
     if (!d->ending) {
         go_on(d);
@@ -523,6 +553,10 @@ static enum gr_status listen_for_ranks(struct lead *d)
     GR_TRY(gr_where_listen(w, &d->j->who, &at, &d->note));
     GR_TRY(open_gate(d, &at));
     gr_where_control(w, &at, d->serve.control);
+    if (w->by != GR_CHANNEL_NOT) {
+        const int seconds = (int)(d->j->o.start_within / (int64_t)GR_S) + 5;
+        return gr_channel_start(&d->j->channel, w->by, &d->j->who, d->j->env, seconds, &d->note);
+    }
     return w->dir[0] != '\0' ? gr_job_dir_write(w->dir, d->j->who.job, &d->note) : GR_OK;
 }
 
@@ -575,6 +609,7 @@ static enum gr_status start(struct lead *d)
 static void finish(struct lead *d)
 {
     gr_job_dir_remove(&d->note);
+    gr_channel_end(&d->j->channel);
     for (int i = 0; d->link != NULL && i < d->j->roles.n; i++) {
         gr_link_close(&d->link[i]);
     }

@@ -84,6 +84,10 @@ enum gr_status gr_where_choose(const struct gr_options *o, const struct gr_who *
 {
     const char *master = w->source == GR_RANKS_TORCHRUN ? gr_env_get(env, "MASTER_ADDR") : NULL;
     out->one_host = w->one_host;
+    out->by = gr_channel_named(o->rendezvous);
+    if (out->by != GR_CHANNEL_NOT) {
+        return gr_channel_check(out->by, w, env);
+    }
     if (o->job_dir != NULL) {
         snprintf(out->dir, sizeof(out->dir), "%s", o->job_dir);
         return GR_OK;
@@ -109,6 +113,16 @@ enum gr_status gr_where_choose(const struct gr_options *o, const struct gr_who *
     }
     derive(master != NULL ? master : w->first, w->job, out);
     return GR_OK;
+}
+
+bool gr_where_is_told(const struct gr_where *w)
+{
+    return w->dir[0] != '\0' || w->by != GR_CHANNEL_NOT;
+}
+
+const char *gr_where_text(const struct gr_where *w)
+{
+    return w->by != GR_CHANNEL_NOT ? gr_channel_name(w->by) : w->dir[0] != '\0' ? w->dir : w->address[0];
 }
 
 /* ---- listening ---- */
@@ -170,7 +184,7 @@ enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *wh
                                struct gr_job_note *note)
 {
     struct gr_address a;
-    if (w->dir[0] != '\0') {
+    if (gr_where_is_told(w)) {
         return listen_told(w, out, note);
     }
     if (w->named) {

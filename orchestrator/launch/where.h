@@ -3,6 +3,7 @@
 #define GR_ORCHESTRATOR_LAUNCH_WHERE_H
 
 #include "common/options/options.h"
+#include "orchestrator/launch/channel.h"
 #include "orchestrator/launch/job_dir.h"
 #include "orchestrator/launch/who.h"
 #include "transport/net.h"
@@ -10,7 +11,8 @@
 #define GR_WHERE_PORTS 8 /* ports that are tried in turn where nobody can say which one is taken */
 
 struct gr_where {
-    char dir[PATH_MAX]; /* rank 0 says it there; empty: the addresses below are known from the start */
+    enum gr_channel_by by; /* rank 0 says it over this channel */
+    char dir[PATH_MAX]; /* rank 0 says it there; empty, and no channel: the addresses below are known from the start */
     bool one_host;      /* nobody comes from elsewhere: loopback is enough */
     bool named;         /* by --rendezvous: nobody else is to be found there */
     char address[GR_WHERE_PORTS][320];
@@ -23,10 +25,14 @@ struct gr_where {
  * (logged): it is no range. */
 GR_NODISCARD enum gr_status gr_where_ports(const char *ports, struct gr_where *out);
 /* After that. GR_EINVAL (logged): the ranks are on several hosts and have no place to meet, or no key. with_key:
- * GRAFT_KEY and its kin are set. env: for torchrun's master. */
+ * GRAFT_KEY and its kin are set. env: for torchrun's master. GR_EUNSUPPORTED (logged): there is no such channel. */
 GR_NODISCARD enum gr_status gr_where_choose(const struct gr_options *o, const struct gr_who *w, bool with_key,
                                             char *const *env, struct gr_where *out);
-/* Rank 0: listens; where that is told in a folder, note->address has every address that others may reach. Errors are
+/* Does rank 0 say where it listens, in a folder or over a channel? */
+bool gr_where_is_told(const struct gr_where *w);
+/* The place, for people. */
+const char *gr_where_text(const struct gr_where *w);
+/* Rank 0: listens; where that is told, note->address has every address that others may reach. Errors are
  * logged. */
 GR_NODISCARD enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *who,
                                             struct gr_listening *out, struct gr_job_note *note);

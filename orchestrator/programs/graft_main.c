@@ -7,6 +7,7 @@
 #include "common/options/page.h"
 #include "common/process/program.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/launch/channel.h"
 #include "orchestrator/launch/launch.h"
 
 #include <stdio.h>
@@ -91,7 +92,7 @@ static int dispatch(int argc, char **argv)
         return 0;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("graft %s\n", GR_VERSION);
+        printf("graft %s\nranks of a job meet over: %s\n", GR_VERSION, gr_channel_built());
         return 0;
     }
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {

@@ -646,11 +646,11 @@ def srun_killed_target():
                   path("srun-target"))
 
 
-def killed_drafter_rank(start, folder):
+def killed_drafter_rank(start, folder, *more):
     """kill -9 of a drafter's rank, its supervisor and worker with it: the job goes on with the right text, and says so."""
     tokens = 1500
     want = plain(tokens)
-    j = Job(*start, GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens", str(tokens),
+    j = Job(*start, GRAFT, "launch", *PAIR, "--job-dir", folder, *more, "--", *TURN, "--max-tokens", str(tokens),
             "--num-speculative-tokens", "4")
     j.wait_for("roles are up")
     wait_for(lambda: workers("graft-draft", folder))
@@ -863,6 +863,87 @@ def mpirun_sweep():
 def srun_sweep():
     folder = path("sweep-srun")
     check_sweep(job("salloc", "-w", "n1,n2", "-n", "8", *SWEEP[:2], "--save", folder, *SWEEP[2:], timeout=180), folder, ("n1", "n2"))
+
+
+# ---- the launcher's own channel ----
+
+def channels():
+    """Those of this build."""
+    said = subprocess.run([GRAFT, "--version"], capture_output=True, text=True, check=True).stdout
+    return [by for by in ("pmix", "mpi") if re.search(rf"over:.*\b{by}\b", said)]
+
+
+def channel(fn):
+    if channels():
+        CASES.append(fn)
+    return fn
+
+
+@channel
+def channel_pair():
+    """The key that rank 0 draws comes with its address: no folder is made, and no address is named."""
+    for by in channels():
+        done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--rendezvous", by, "--job-dir", path("unused"), "--", *TURN,
+                   "--max-tokens", "64")
+        assert ids_of(done) == plain(64)
+        assert not os.path.exists(path("unused"))
+
+
+@channel
+def channel_killed_rank():
+    """kill -9 of a drafter's rank: the library that has told it of rank 0 ends and holds nobody. [E4]"""
+    for by in channels():
+        killed_drafter_rank((*MPIRUN, "--enable-recovery", "-np", "3"), path("channel-rank"), "--rendezvous", by)
+
+
+@channel
+def channel_missing_rank():
+    """A rank that never comes: the others end within --start-within, also out of an MPI_Init that waits for it."""
+    wrapper = "[ $OMPI_COMM_WORLD_RANK = 2 ] && exec sleep 600; exec \"$@\""
+    for by in channels():
+        done = job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--rendezvous", by, "--start-within",
+                   "2")
+        assert done.returncode == 1, (done.returncode, done.stderr)
+        has(done, "rank 2 (target) has not said hello", "the job ended with status 1")
+        if by == "mpi":
+            has(done, "MPI_Init has not come back (")
+
+
+@channel
+def channel_without_a_world():
+    """Outside a launcher, in another world than the rank's, and without the library: a line says what to do. [A3, E6]"""
+    folder = path("no-library")
+    os.makedirs(folder, exist_ok=True)
+    name = {"pmix": "libpmix.so.2", "mpi": "libmpi.so.40"}
+    env = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}
+    for by in channels():
+        launch = (GRAFT, "launch", *PAIR, "--rendezvous", by)
+        done = job(*launch, **env)
+        assert done.returncode == 1
+        has(done, "rank 1 on host", "PMIX_NAMESPACE is not set")
+        done = job(*MPIRUN, "-np", "1", *launch, **env)
+        assert done.returncode == 1
+        has(done, "says rank 0 of 1 here, and `graft launch' was told rank 1 of 3")
+        with open(os.path.join(folder, name[by]), "w", encoding="utf-8"):
+            pass
+        done = job(*MPIRUN, "-np", "3", "env", f"LD_LIBRARY_PATH={folder}", *launch)
+        os.unlink(os.path.join(folder, name[by]))
+        assert done.returncode == 1
+        has(done, f"{name[by]}: file too short", f"graft-{by} has ended with status 127 (the last call: the start of")
+
+
+@slurm
+def srun_over_pmix():
+    """Over the PMIx of Slurm, on several of its nodes and without a key; srun without PMIx says so at once. [A3, E6]"""
+    if "pmix" not in channels() or not re.search(r"^\s*pmix\s*$", job("srun", "--mpi=list").stderr, re.M):
+        return
+    start = ("srun", "-N3", "-n3")
+    more = ("--rendezvous", "pmix")
+    done = job(*start, "--mpi=pmix", GRAFT, "launch", *PAIR, *more, "--", *TURN, "--max-tokens", "32")
+    assert ids_of(done) == plain(32)
+    done = job(*start, "--mpi=none", GRAFT, "launch", *PAIR, *more)
+    assert done.returncode == 1
+    has(done, "PMIX_NAMESPACE is not set")
 
 
 # ---- the machine ----

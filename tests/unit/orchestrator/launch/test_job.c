@@ -461,6 +461,55 @@ static void test_folder(void **state)
     assert_int_equal(system(path), 0);
 }
 
+/* ---- the launcher's channel ---- */
+
+static void test_note(void **state)
+{
+    (void)state;
+    static struct gr_job_note note, got;
+    note =
+        (struct gr_job_note){.address = {"10.0.0.1:7", "[fd00::1]:8"}, .n_address = 2, .has_key = true, .key = {9, 8}};
+    char *text = gr_job_note_text("pmix-7", &note);
+    assert_non_null(text);
+    assert_true(gr_job_note_parse(text, strlen(text), "pmix-7", &got));
+    assert_int_equal(got.n_address, 2);
+    assert_string_equal(got.address[1], "[fd00::1]:8");
+    assert_true(got.has_key);
+    assert_memory_equal(got.key, note.key, sizeof(note.key));
+    assert_false(gr_job_note_parse(text, strlen(text), "pmix-8", &got));
+    assert_false(gr_job_note_parse(text, strlen(text) - 1, "pmix-7", &got));
+    free(text);
+}
+
+/* Without a launcher, and in a build that has no such channel, a rank is refused by one line before it does anything.
+ */
+static void test_channel(void **state)
+{
+    (void)state;
+    static char *none[] = {NULL}, *job_dir[] = {"OMPI_COMM_WORLD_SIZE=3", NULL};
+    static const char *const words[] = {"pmix", "mpi"};
+    struct gr_who w = {.source = GR_RANKS_TORCHRUN, .rank = 1, .size = 3, .host = "n7"};
+    gr_options_default(&options, GR_CMD_LAUNCH);
+    for (size_t i = 0; i < GR_ARRAY_LEN(words); i++) {
+        const bool built = strstr(gr_channel_built(), words[i]) != NULL;
+        struct gr_where where = {.n_address = 0};
+        struct log_capture cap;
+        options.rendezvous = words[i];
+        log_capture_begin(&cap);
+        assert_int_equal(gr_where_choose(&options, &w, false, none, &where), GR_EUNSUPPORTED);
+        const char *said = log_capture_end(&cap);
+        assert_non_null(strstr(said, words[i]));
+        assert_non_null(strstr(said, built ? "rank 1 on host n7" : "is not part of this build; configure it with"));
+        assert_non_null(strstr(said, built ? "PMIX_NAMESPACE is not set" : "Debian: lib"));
+        log_capture_begin(&cap);
+        assert_int_equal(gr_where_choose(&options, &w, false, job_dir, &where), GR_EUNSUPPORTED);
+        said = log_capture_end(&cap); /* no program lies beside a test's */
+        assert_true(!built || strstr(said, i == 0 ? "is not set" : "it belongs beside graft") != NULL);
+    }
+    assert_int_equal(gr_channel_named("10.0.0.1:7"), GR_CHANNEL_NOT);
+    assert_int_equal(gr_channel_named(NULL), GR_CHANNEL_NOT);
+}
+
 /* Ports that follow from a job's name are in the range, one after the other, and all of it where it is narrow. */
 static void test_ports(void **state)
 {
@@ -506,7 +555,8 @@ int main(void)
                                        cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
                                        cmocka_unit_test(test_differences),  cmocka_unit_test(test_facts),
                                        cmocka_unit_test(test_no_hello),     cmocka_unit_test(test_gpus),
-                                       cmocka_unit_test(test_folder),       cmocka_unit_test(test_ports)};
+                                       cmocka_unit_test(test_folder),       cmocka_unit_test(test_ports),
+                                       cmocka_unit_test(test_note),         cmocka_unit_test(test_channel)};
     gr_log_init("test");
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }
