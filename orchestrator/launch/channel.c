@@ -1,5 +1,6 @@
 #include "orchestrator/launch/channel.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
 #include "orchestrator/launch/channel_words.h"
@@ -14,6 +15,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define LATER_S 20 /* than the launch itself: its lines say more than a library's */
 
 struct kind {
     const char *word, *name, *helper, *packages;
@@ -150,7 +153,7 @@ static enum gr_status hand_over(const struct gr_channel *c, const char *job, con
 }
 
 enum gr_status gr_channel_start(struct gr_channel *c, enum gr_channel_by by, const struct gr_who *w, char *const *env,
-                                int seconds, const struct gr_job_note *note)
+                                int64_t start_within, const struct gr_job_note *note)
 {
     const char *version = gr_env_get(env, "PMIX_VERSION");
     *c = (struct gr_channel){.by = by, .fd = -1};
@@ -158,7 +161,7 @@ enum gr_status gr_channel_start(struct gr_channel *c, enum gr_channel_by by, con
         snprintf(c->of_launcher, sizeof(c->of_launcher), "; the launcher's PMIx is %.12s", version);
     }
     snprintf(c->call, sizeof(c->call), "the start of %s", kinds[by].helper);
-    GR_TRY(start_helper(c, w, seconds));
+    GR_TRY(start_helper(c, w, (int)(start_within / (int64_t)GR_S) + LATER_S));
     const enum gr_status st = note != NULL ? hand_over(c, w->job, note) : GR_OK;
     if (st != GR_OK) {
         gr_channel_end(c);

@@ -30,10 +30,10 @@ enum gr_channel_by gr_channel_named(const char *rendezvous);
 const char *gr_channel_built(void);
 /* GR_EUNSUPPORTED (logged): this build has none, or no launcher that has one has started this process. */
 GR_NODISCARD enum gr_status gr_channel_check(enum gr_channel_by by, const struct gr_who *w, char *const *env);
-/* Starts the helper. seconds: a call of the library is given up after these where it can be told so. note: what rank 0
- * publishes; NULL: another rank. */
+/* Starts the helper. start_within: ns in which the caller will have ended it; a library that can be told a limit is
+ * told a longer one. note: what rank 0 publishes; NULL: another rank. */
 GR_NODISCARD enum gr_status gr_channel_start(struct gr_channel *c, enum gr_channel_by by, const struct gr_who *w,
-                                             char *const *env, int seconds, const struct gr_job_note *note);
+                                             char *const *env, int64_t start_within, const struct gr_job_note *note);
 /* Hears the helper. GR_OK: rank 0's helper has published the note and ended; another rank has the note. GR_ENOTFOUND
  * (logged, with the call that has not come back): not yet. GR_EUNSUPPORTED (logged): the helper cannot. */
 GR_NODISCARD enum gr_status gr_channel_hear(struct gr_channel *c, const struct gr_who *w);

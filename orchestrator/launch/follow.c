@@ -492,9 +492,9 @@ static enum gr_status work(struct follow *f, uint64_t end_ns)
 
 static enum gr_status open_channel(struct gr_job *j)
 {
-    const int seconds = (int)(j->o.start_within / (int64_t)GR_S) + 5;
-    return j->where.by == GR_CHANNEL_NOT ? GR_OK
-                                         : gr_channel_start(&j->channel, j->where.by, &j->who, j->env, seconds, NULL);
+    return j->where.by == GR_CHANNEL_NOT
+               ? GR_OK
+               : gr_channel_start(&j->channel, j->where.by, &j->who, j->env, j->o.start_within, NULL);
 }
 
 int gr_job_follow(struct gr_job *j)

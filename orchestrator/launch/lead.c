@@ -554,8 +554,7 @@ static enum gr_status listen_for_ranks(struct lead *d)
     GR_TRY(open_gate(d, &at));
     gr_where_control(w, &at, d->serve.control);
     if (w->by != GR_CHANNEL_NOT) {
-        const int seconds = (int)(d->j->o.start_within / (int64_t)GR_S) + 5;
-        return gr_channel_start(&d->j->channel, w->by, &d->j->who, d->j->env, seconds, &d->note);
+        return gr_channel_start(&d->j->channel, w->by, &d->j->who, d->j->env, d->j->o.start_within, &d->note);
     }
     return w->dir[0] != '\0' ? gr_job_dir_write(w->dir, d->j->who.job, &d->note) : GR_OK;
 }

@@ -909,6 +909,31 @@ def channel_missing_rank():
             has(done, "MPI_Init has not come back (")
 
 
+FAKE_SSH = "#!/bin/sh\nhost=$1; shift\nexec unshare -u sh -c \"hostname $host; $*\"\n"
+
+
+def on_hosts(fn):
+    return channel(fn) if shutil.which("unshare") and os.geteuid() == 0 else fn
+
+
+@on_hosts
+def channel_over_hosts():
+    """Three daemons of mpirun that are three hosts by name: neither a key nor a folder is needed."""
+    with open(path("ssh"), "w", encoding="utf-8") as f:
+        f.write(FAKE_SSH)
+    os.chmod(path("ssh"), 0o755)
+    hosts = ("--host", "graft-a:1,graft-b:1,graft-c:1", "--mca", "plm_rsh_agent", path("ssh"), "--mca", "oob_tcp_if_include", "lo",
+             "--mca", "btl_tcp_if_include", "lo")
+    launch = (*MPIRUN, *hosts, "-np", "3", GRAFT, "launch", *PAIR)
+    done = job(*launch)
+    assert done.returncode != 0
+    has(done, "the ranks are on several hosts and share no key")
+    for by in channels():
+        done = job(*launch, "--rendezvous", by, "--", *TURN, "--max-tokens", "32")
+        assert ids_of(done) == plain(32)
+        assert [v[1] for _, v in sorted(ranks(done).items())] == ["graft-a", "graft-b", "graft-c"], done.stderr
+
+
 @channel
 def channel_without_a_world():
     """Outside a launcher, in another world than the rank's, and without the library: a line says what to do. [A3, E6]"""
