@@ -902,7 +902,7 @@ def channel_missing_rank():
     wrapper = "[ $OMPI_COMM_WORLD_RANK = 2 ] && exec sleep 600; exec \"$@\""
     for by in channels():
         done = job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--rendezvous", by, "--start-within",
-                   "2")
+                   "2" if SLOW == 1 else "8")
         assert done.returncode == 1, (done.returncode, done.stderr)
         has(done, "rank 2 (target) has not said hello", "the job ended with status 1")
         if by == "mpi":
