@@ -1,7 +1,8 @@
 /* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
  * orch_load.c (how many sessions each worker has), orch_model.c (which models there are), orch_place.c (which worker
  * takes a session), orch_session.c (its ways from state to state), orch_queue.c (who waits, and in which order),
- * orch_workers.c (who is here, who fits, who is silent), orch.c (the calls of clients and what workers say). */
+ * orch_workers.c (who is here, who fits, who is silent), orch_ask.c (what clients ask for), orch_hear.c (what workers
+ * say), orch_step.c (what time brings), orch.c (its life, and looking in). */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
@@ -177,7 +178,7 @@ struct gr_orch {
     bool queue_due;                /* a slot may be free, or a turn waits that was not tried; orch_queue.c looks */
     uint64_t newest_tag;           /* of the turns that were started; orch_queue.c */
     uint64_t places_due_ns;        /* when clients are told of their places at the earliest; orch_queue.c */
-    uint64_t next_id, now_ns, last_step_ns;
+    uint64_t last_id, now_ns, last_step_ns;
     uint32_t n_refused;
     char why[GR_MSG_TEXT_MAX];
 };
@@ -309,6 +310,8 @@ bool orch_model_is(const struct session *s, const struct gr_worker_info *target)
 void orch_model_name(const struct gr_orch *o, const struct session *s, char text[GR_MODEL_NAME_MAX]);
 
 /* ---- orch_place.c ---- */
+/* Nobody was chosen yet. */
+void orch_place_begin(struct gr_orch *o);
 /* The target to open the session at, -1: there is none. Where none fits, one that does not: orch_open() tells why. */
 int orch_place_target(struct gr_orch *o, const struct session *s);
 /* Does a target fit it that has not refused it? Nothing is chosen. */
@@ -356,6 +359,8 @@ bool orch_lacks_draft(const struct gr_orch *o, const struct session *s);
 /* OPEN over the idle session, as epoch + 1: nothing is computed again. */
 void orch_open_over(struct gr_orch *o, struct session *s);
 void orch_attach(struct gr_orch *o, struct session *s);
+/* The same where its next attachment is due. */
+void orch_attach_if_due(struct gr_orch *o, struct session *s);
 void orch_detach(struct gr_orch *o, struct session *s);
 /* The drafter has told how long its trees take: it sheds one running session to a freer drafter, or to none, or takes
  * one back that was shed to none. */
@@ -399,5 +404,9 @@ uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns);
 void orch_leave(struct gr_orch *o, uint32_t worker);
 /* Tells those that want to end, and that no turn needs any more, to do so. */
 void orch_let_go(struct gr_orch *o);
+
+/* ---- orch_ask.c ---- */
+/* Ends the turn: n_keep of its generated tokens stay. May call the client: do not touch s afterwards. */
+void orch_cut_turn(struct gr_orch *o, struct session *s, uint32_t n_keep, enum gr_finish finish, const char *text);
 
 #endif

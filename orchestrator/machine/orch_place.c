@@ -131,6 +131,11 @@ static bool some_fit(const struct gr_orch *o, const struct session *s, fits_fn *
     return some;
 }
 
+void orch_place_begin(struct gr_orch *o)
+{
+    o->last_target = o->last_drafter = -1;
+}
+
 int orch_place_target(struct gr_orch *o, const struct session *s)
 {
     int target = choose(o, s, fits_as_target, -1, o->last_target);

@@ -231,6 +231,13 @@ void orch_attach(struct gr_orch *o, struct session *s)
     }
 }
 
+void orch_attach_if_due(struct gr_orch *o, struct session *s)
+{
+    if (s->with.retry_ns != 0 && o->now_ns >= s->with.retry_ns) {
+        orch_attach(o, s);
+    }
+}
+
 void orch_detach(struct gr_orch *o, struct session *s)
 {
     if (s->with.drafter < 0) {

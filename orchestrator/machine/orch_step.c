@@ -1,0 +1,161 @@
+/* What time brings: turns that are given up, attachments that are due, idle sessions, ends that wait. */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "orchestrator/machine/orch_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define STATS_PATIENCE_NS GR_S /* for the statistics of a session that is over */
+
+/* What keeps targets from taking the turn, beside that there are none; empty: nothing. */
+static const char *why_none_takes(const struct gr_orch *o, const struct session *s)
+{
+    bool drained = false, leaving = s->at.sent_elsewhere;
+    for (int i = 0; i < o->n_worker_max; i++) {
+        const struct worker *w = &o->worker[i];
+        const bool is_target = w->joined && w->info.role == GR_WORKER_TARGET;
+        drained = drained || (is_target && w->drained);
+        leaving = leaving || (is_target && w->leaving);
+    }
+    return drained   ? "; `graft worker list' tells which are drained"
+           : leaving ? "; the one that was here is to end"
+                     : "";
+}
+
+static void give_turn_up(struct gr_orch *o, struct session *s)
+{
+    char text[GR_MSG_TEXT_MAX], name[GR_MODEL_NAME_MAX];
+    const uint64_t waited_s = o->config.queue_timeout_ns / GR_S;
+    orch_model_name(o, s, name);
+    snprintf(text, sizeof(text), "no target%s%s%s: none %s for %" PRIu64 " s (--queue-timeout)%s",
+             name[0] != '\0' ? " of model `" : "", name, name[0] != '\0' ? "'" : "",
+             gr_orch_n_worker(o, GR_WORKER_TARGET) == 0 ? "was there" : "has taken this turn", waited_s,
+             why_none_takes(o, s));
+    log_warn("session %" PRIu64 ": %s; its turn is given up", s->id, text);
+    orch_fail_turn(o, s, text);
+}
+
+/* What time brings to a session in one state; when it is to be looked at again. */
+
+/* A turn whose time is over ends with what there is of its text. */
+static void time_out(struct gr_orch *o, struct session *s)
+{
+    char text[GR_MSG_TEXT_MAX];
+    const bool waits = s->state == GR_SESSION_WAITING && !s->turn.has_run;
+    snprintf(text, sizeof(text), "the turn has taken longer than the %.1f s that it was given (timeout)%s",
+             (double)s->request.wishes.turn.timeout_ns / 1e9, waits ? "; it was still waiting for a slot" : "");
+    gr_log_about(0, s->id);
+    log_info("session %" PRIu64 ": %s", s->id, text);
+    gr_log_about(0, 0);
+    orch_cut_turn(o, s, UINT32_MAX, GR_FINISH_TIMEOUT, text);
+}
+
+/* A turn that no target takes. */
+static uint64_t step_waiting(struct gr_orch *o, struct session *s)
+{
+    const uint64_t limit_ns = o->config.queue_timeout_ns;
+    if (limit_ns == 0) {
+        return UINT64_MAX;
+    }
+    if (o->now_ns - s->turn.wait_since_ns < limit_ns) {
+        return s->turn.wait_since_ns + limit_ns;
+    }
+    give_turn_up(o, s);
+    return UINT64_MAX;
+}
+
+/* An attachment that is due. */
+static uint64_t step_running(struct gr_orch *o, struct session *s)
+{
+    if (s->with.drafter >= 0) {
+        return UINT64_MAX;
+    }
+    orch_attach_if_due(o, s);
+    return s->with.retry_ns != 0 ? s->with.retry_ns : UINT64_MAX;
+}
+
+static uint64_t step_idle(struct gr_orch *o, struct session *s)
+{
+    const uint64_t ttl_ns = o->config.session_ttl_ns;
+    if (ttl_ns == 0) {
+        return UINT64_MAX;
+    }
+    if (o->now_ns - s->turn.idle_since_ns < ttl_ns) {
+        return s->turn.idle_since_ns + ttl_ns;
+    }
+    orch_drop_idle(o, s, "idle for longer than session_ttl");
+    return UINT64_MAX;
+}
+
+/* A session's end waits for its drafter's statistics, but not for a drafter that hangs. */
+static uint64_t step_closing(struct gr_orch *o, struct session *s)
+{
+    if (s->with.n_stats_owed == 0) {
+        return UINT64_MAX;
+    }
+    if (s->with.stats_due_ns == 0) {
+        orch_with_stats_due(s, o->now_ns + STATS_PATIENCE_NS);
+    }
+    if (o->now_ns < s->with.stats_due_ns) {
+        return s->with.stats_due_ns;
+    }
+    orch_with_no_stats(s);
+    orch_finish_if_released(o, s);
+    return UINT64_MAX;
+}
+
+static bool is_in_turn(const struct session *s)
+{
+    return s->state == GR_SESSION_WAITING || s->state == GR_SESSION_OPENING || s->state == GR_SESSION_RUNNING;
+}
+
+static uint64_t step_state(struct gr_orch *o, struct session *s)
+{
+    switch (s->state) {
+    case GR_SESSION_WAITING:
+        return step_waiting(o, s);
+    case GR_SESSION_RUNNING:
+        return step_running(o, s);
+    case GR_SESSION_IDLE:
+        return step_idle(o, s);
+    case GR_SESSION_CLOSING:
+        return step_closing(o, s);
+    case GR_SESSION_FREE:
+    case GR_SESSION_OPENING:
+        break;
+    }
+    return UINT64_MAX;
+}
+
+static uint64_t step_session(struct gr_orch *o, struct session *s)
+{
+    const uint64_t deadline_ns = is_in_turn(s) && s->turn.deadline_ns != 0 ? s->turn.deadline_ns : UINT64_MAX;
+    if (o->now_ns >= deadline_ns) {
+        time_out(o, s);
+        return o->now_ns;
+    }
+    const uint64_t at_ns = step_state(o, s);
+    return GR_MIN(at_ns, deadline_ns);
+}
+
+static uint64_t step_sessions(struct gr_orch *o)
+{
+    uint64_t next_ns = UINT64_MAX;
+    for (int i = 0; i < o->n_place; i++) {
+        const uint64_t at_ns = step_session(o, orch_at(o, i));
+        next_ns = GR_MIN(next_ns, at_ns);
+    }
+    return next_ns;
+}
+
+uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
+{
+    o->now_ns = now_ns;
+    const uint64_t worker_ns = orch_step_workers(o, now_ns);
+    orch_open_due(o);
+    const uint64_t session_ns = step_sessions(o);
+    const uint64_t places_ns = orch_tell_places(o);
+    orch_let_go(o);
+    return GR_MIN(worker_ns, GR_MIN(session_ns, places_ns));
+}
