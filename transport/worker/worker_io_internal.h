@@ -77,7 +77,6 @@ struct gr_worker_io {
 };
 
 /* ---- worker_peers.c ---- */
-void worker_wake(struct gr_worker_io *w);
 /* Those who have passed the gate; strangers take no data connection. */
 bool worker_take_arrivals(struct gr_worker_io *w);
 /* Takes over what the hand-shake threads have finished. */
@@ -85,6 +84,7 @@ bool worker_settle_handshakes(struct gr_worker_io *w, uint64_t now_ns);
 bool worker_receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_ns);
 
 /* ---- worker_link.c ---- */
+void worker_wake(struct gr_worker_io *w);
 bool worker_has_link(const struct gr_worker_io *w);
 bool worker_receive_msgs(struct gr_worker_io *w, uint64_t now_ns);
 enum gr_status worker_begin_link(struct gr_worker_io *w, int fd, const struct gr_hello *peer, uint64_t now_ns);

@@ -10,6 +10,13 @@
 #include <errno.h>
 #include <unistd.h>
 
+void worker_wake(struct gr_worker_io *w)
+{
+    const uint64_t one = 1;
+    ssize_t n = write(w->wake_fd, &one, sizeof(one));
+    (void)n;
+}
+
 /* ---- control and compute ---- */
 
 bool worker_has_link(const struct gr_worker_io *w)

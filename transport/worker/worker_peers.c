@@ -15,13 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-void worker_wake(struct gr_worker_io *w)
-{
-    const uint64_t one = 1;
-    ssize_t n = write(w->wake_fd, &one, sizeof(one));
-    (void)n;
-}
-
 /* ---- hand-shakes that begin here ---- */
 
 struct handshake {
