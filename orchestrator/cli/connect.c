@@ -35,8 +35,9 @@ struct gr_connect {
     int n_turn; /* at hand */
     bool gone;  /* there is nobody left to ask */
     uint32_t n_target,
-        n_drained;     /* target workers that the orchestrator has listed: those that take sessions; others */
-    bool told_waiting; /* the user was told that nothing has come for SILENCE_MS, or need not be any more */
+        n_drained;             /* target workers that the orchestrator has listed: those that take sessions; others */
+    uint32_t place, n_waiting; /* in the queue for a slot, as said last; 0: it was not */
+    bool told_waiting;         /* the user was told that nothing has come for SILENCE_MS, or need not be any more */
 };
 
 /* ---- what the generations ask for ---- */
@@ -115,6 +116,9 @@ static void tell_waiting(const struct gr_connect *c)
     } else if (c->n_target == 0) {
         log_warn("no target: no target worker has joined the orchestrator at %s yet; the turn waits for one",
                  c->remote.address);
+    } else if (c->place > 0) {
+        log_warn("all slots of the targets at %s are in a turn; this one waits, place %u of %u", c->remote.address,
+                 c->place, c->n_waiting);
     } else {
         log_warn(
             "nothing has come from the orchestrator at %s for %d s; `graft session list' shows what its workers do",
@@ -170,7 +174,12 @@ static void on_turn(struct gr_connect *c, struct turn *t, const struct gr_msg *m
         t->has_len = true;
         t->len = m->commit.keep_len;
     }
-    c->told_waiting = true; /* it goes on: long passes are silent, too */
+    if (m->type == GR_MSG_QUEUED) {
+        c->place = m->queued.place;
+        c->n_waiting = m->queued.n_waiting;
+    } else {
+        c->told_waiting = true; /* it goes on: long passes are silent, too */
+    }
     gr_generation_take(t->g, m);
 }
 

@@ -229,7 +229,7 @@ def a_run_at_a_server_waits_and_has_a_time():
     """`graft run --connect` waits in the same queue, tells its place on a terminal, and gives up after --timeout."""
     with Endpoint("--sessions", "1", draft=False) as s:
         want = s.generate("--max-tokens", "16", "--method", "none")["token_ids"]
-        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True))
+        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True, max_tokens=20000))
         with contextlib.closing(running):
             first_event(r)
             late = s.graft("run", "--json", "--connect", s.address, "--model", TARGET, "--prompt", PROMPT, "--timeout",
@@ -237,6 +237,8 @@ def a_run_at_a_server_waits_and_has_a_time():
             assert "longer than the 0.2 s" in late.stderr and "waiting for a slot" in late.stderr, late.stderr
             behind = s.start(tokens=16)
             wait_for(lambda: sorted(x["state"] for x in s.sessions()) == ["running", "waiting"])
+            line = behind.stderr.readline()
+            assert "waits, place 1 of 1" in line, line
         out, err = behind.communicate(timeout=60 * SLOW)
         assert behind.returncode == 0 and json.loads(out)["token_ids"] == want, err
 
