@@ -287,11 +287,12 @@ def links_that_fail_change_no_text():
 
 @case
 def unreachable_devices_end_the_run():
-    """Both ports are up, nothing gets from one to the other: an error before any text."""
+    """Both ports are up, nothing gets from one to the other: an error before any text. The turn is long enough not to be
+    over before the attempt is."""
     output("tc", "qdisc", "add", "dev", "veth0", "root", "netem", "loss", "100%")
     try:
         argv = [os.path.join(BUILD, "graft"), "run", "--model", TARGET, "--draft", DRAFT, "--prompt", "def",
-                "--max-tokens", "400", "--ignore-eos", *DEVICES]
+                "--max-tokens", "20000", "--ignore-eos", *DEVICES]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120 * SLOW, check=False)
     finally:
         output("tc", "qdisc", "del", "dev", "veth0", "root")
