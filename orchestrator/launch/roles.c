@@ -113,22 +113,29 @@ static int count_hosts(const char *hosts)
     return n;
 }
 
-/* The one of the list, into memory that stays until the process ends, as words of options do. NULL: it is empty. */
-static const char *host_at(const char *hosts, int at)
+/* The one of the list. NULL: it is empty, or there is no room for its name. */
+static const char *host_at(struct gr_roles *r, const char *hosts, int at)
 {
     for (; at > 0; at--) {
         hosts += strcspn(hosts, ",") + 1;
     }
     hosts += strspn(hosts, " ");
     const size_t n = strcspn(hosts, ", ");
-    return n > 0 ? strndup(hosts, n) : NULL;
+    char *name = r->text + r->n_text;
+    if (n == 0 || n >= sizeof(r->text) - r->n_text) {
+        return NULL;
+    }
+    memcpy(name, hosts, n);
+    name[n] = '\0';
+    r->n_text += n + 1;
+    return name;
 }
 
 /* Neighbours, which exchange first, stand on one host: n1, n1, n2, n2. */
 static enum gr_status add_member(struct gr_roles *r, const struct gr_option_worker *w, int tp, int64_t group, int m)
 {
     const int n_host = w->hosts != NULL ? count_hosts(w->hosts) : 0;
-    const char *host = n_host > 0 ? host_at(w->hosts, m * n_host / tp) : w->host;
+    const char *host = n_host > 0 ? host_at(r, w->hosts, m * n_host / tp) : w->host;
     if (n_host > tp || (n_host > 0 && (tp % n_host != 0 || host == NULL))) {
         log_error("%s: hosts %s: %d ranks cannot be shared out evenly to them", r->from, w->hosts, tp);
         return GR_EINVAL;
@@ -230,7 +237,8 @@ static enum gr_status check_table(const struct gr_roles *r)
 enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out)
 {
     const bool lists = o->targets.n > 0 || o->drafts.n > 0;
-    *out = (struct gr_roles){.n = 0};
+    out->n = 0;
+    out->n_text = 0;
     out->from = o->roles != NULL ? "--roles" : o->plan != NULL ? o->plan : "--config";
     if (o->roles != NULL && lists) {
         log_error("--roles and the lists targets and drafts of %s both say who does what; one of them is enough",

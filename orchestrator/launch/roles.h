@@ -5,22 +5,26 @@
 #include "common/options/options.h"
 #include "orchestrator/launch/who.h"
 
-#define GR_LAUNCH_RANK_MAX 1024 /* ranks of a job, at most */
+#define GR_LAUNCH_RANK_MAX 1024  /* ranks of a job, at most */
+#define GR_LAUNCH_TEXT_MAX 65536 /* bytes of the names that lists of hosts give to ranks, with their NULs */
 
 enum gr_launch_role { GR_LAUNCH_SERVE, GR_LAUNCH_DRAFT, GR_LAUNCH_TARGET };
 
 struct gr_launch_rank {
     enum gr_launch_role role;
-    const char *host;          /* where the plan puts it; NULL: anywhere. Borrowed from the options */
+    const char *host;          /* where the plan puts it; NULL: anywhere. Borrowed from the options, or in text */
     struct gr_devices devices; /* n 0: not said */
     int tp;                    /* processes of its own that a target is; 0: not said */
     int group;                 /* ranks of the job that are one target together; 0: it is one by itself */
     int member, leader;        /* of such: its place in the group, and the rank of the job whose place is 0 */
 };
 
+/* It is not copied: its ranks point into it. */
 struct gr_roles {
     struct gr_launch_rank rank[GR_LAUNCH_RANK_MAX];
     int n;
+    char text[GR_LAUNCH_TEXT_MAX];
+    size_t n_text;
     const char *from; /* "--roles" or the plan, for messages */
 };
 

@@ -24,5 +24,7 @@ uint64_t gr_queue_tag(uint64_t newest_started, uint64_t newest_owned)
 
 void gr_queue_sort(struct gr_queue_entry *entry, int n)
 {
-    qsort(entry, (size_t)n, sizeof(*entry), compare);
+    if (n > 1) { /* of none there may be no array */
+        qsort(entry, (size_t)n, sizeof(*entry), compare);
+    }
 }
