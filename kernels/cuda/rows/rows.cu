@@ -43,6 +43,8 @@ template <class Place> static __device__ void copy_pieces(const uint4 *from, uin
     }
 }
 
+static_assert(sizeof(gr_cuda_input_head) % 16 == 0, "the head is whole pieces");
+
 union InputHead {
     uint4 piece[sizeof(gr_cuda_input_head) / 16];
     gr_cuda_input_head head;

@@ -18,7 +18,7 @@ extern "C" {
 struct CUstream_st;
 
 enum {
-    GR_CUDA_INPUT_PARTS = 19,
+    GR_CUDA_INPUT_PARTS = 20, /* even: the head is read in pieces of 16 bytes */
 };
 
 /* The start of what the host prepares for a pass: parts that are to be copied to the device. */
