@@ -46,6 +46,16 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
     }
 }
 
+/* r is given away. */
+static enum MHD_Result queue_response(struct exchange *x, int http_status, const char *type, struct MHD_Response *r)
+{
+    add_headers(x, r, http_status, type);
+    x->answered = true;
+    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)http_status, r);
+    MHD_destroy_response(r);
+    return queued;
+}
+
 /* text: malloc, given to the library. */
 static enum MHD_Result queue_text(struct exchange *x, int http_status, const char *type, char *text)
 {
@@ -55,11 +65,7 @@ static enum MHD_Result queue_text(struct exchange *x, int http_status, const cha
         free(text);
         return MHD_NO;
     }
-    add_headers(x, r, http_status, type);
-    x->answered = true;
-    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)http_status, r);
-    MHD_destroy_response(r);
-    return queued;
+    return queue_response(x, http_status, type, r);
 }
 
 static enum MHD_Result queue_error(struct exchange *x)
@@ -92,11 +98,7 @@ static enum MHD_Result queue_stream(struct exchange *x, int http_status, const c
     if (r == NULL) {
         return MHD_NO;
     }
-    add_headers(x, r, http_status, type);
-    x->answered = true;
-    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)http_status, r);
-    MHD_destroy_response(r);
-    return queued;
+    return queue_response(x, http_status, type, r);
 }
 
 /* ---- a request ---- */

@@ -351,8 +351,7 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
     count_end(f, a->finish);
     if (a->finish == GR_FINISH_TIMEOUT) {
         fail_with(j, 408, m->finished.text);
-    }
-    if (a->finish == GR_FINISH_ERROR) {
+    } else if (a->finish == GR_FINISH_ERROR) {
         fail_with(j, 500, m->finished.text[0] != '\0' ? m->finished.text : "the answer could not be generated");
     }
     if (gr_turn_text_end(&a->turn_text) != GR_OK) {
