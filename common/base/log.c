@@ -16,8 +16,9 @@
 #define LINE_BYTES_MAX 1000 /* bytes of a line's text; the rest is cut off */
 
 static const char *log_role = "graft";
-static char log_host[64]; /* empty: lines of text have neither time nor place */
-static const char *log_rank;
+static bool log_placed; /* lines of text have time and place */
+static char log_host[64];
+static const char *log_rank; /* NULL: no launcher has given one */
 static atomic_bool log_as_json;
 static _Thread_local struct {
     uint32_t worker;
@@ -54,9 +55,32 @@ static unsigned parse_topics(const char *text)
     return bits;
 }
 
+/* The innermost launcher's first: mpirun and torchrun start their processes inside a step of Slurm, whose variables say
+ * which daemon that was. RANK alone is too common a name. */
+static const char *rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    const char *value = getenv("LOCAL_RANK") != NULL && getenv("WORLD_SIZE") != NULL ? getenv("RANK") : NULL;
+    for (size_t i = 0; i < GR_ARRAY_LEN(names) && value == NULL; i++) {
+        value = getenv(names[i]);
+    }
+    return value != NULL && strlen(value) < 12 && strspn(value, "0123456789") == strlen(value) ? value : NULL;
+}
+
+/* Its own name in full form is of no use to who reads lines of a cluster. */
+static void find_place(void)
+{
+    char host[80] = "?";
+    (void)gethostname(host, sizeof(host) - 1);
+    host[strcspn(host, ".")] = '\0';
+    (void)gr_utf8_show(host, strlen(host), log_host, sizeof(log_host));
+    log_rank = rank();
+}
+
 void gr_log_init(const char *role)
 {
     log_role = role;
+    find_place();
     const char *level = getenv("GRAFT_LOG");
     if (level != NULL && !gr_log_set_level_by_name(level)) {
         log_warn("GRAFT_LOG: unknown level `%s'; known: error, warn, info, debug", level);
@@ -127,31 +151,9 @@ static void format(const char *fmt, va_list ap, char *out, size_t cap)
     (void)gr_utf8_show(raw, n < 0 ? 0 : GR_MIN((size_t)n, sizeof(raw) - 1), out, cap);
 }
 
-/* The innermost launcher's first: mpirun and torchrun start their processes inside a step of Slurm, whose variables say
- * which daemon that was. RANK alone is too common a name. */
-static const char *rank(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
-    const char *value = getenv("LOCAL_RANK") != NULL && getenv("WORLD_SIZE") != NULL ? getenv("RANK") : NULL;
-    for (size_t i = 0; i < GR_ARRAY_LEN(names) && value == NULL; i++) {
-        value = getenv(names[i]);
-    }
-    return value != NULL && strlen(value) < 12 && strspn(value, "0123456789") == strlen(value) ? value : NULL;
-}
-
-/* Its own name in full form is of no use to who reads lines of a cluster. */
-static void find_host(char out[sizeof(log_host)])
-{
-    char host[80] = "?";
-    (void)gethostname(host, sizeof(host) - 1);
-    host[strcspn(host, ".")] = '\0';
-    (void)gr_utf8_show(host, strlen(host), out, sizeof(log_host));
-}
-
 void gr_log_place(void)
 {
-    find_host(log_host);
-    log_rank = rank();
+    log_placed = true;
 }
 
 /* "12:34:56.789 HOST/RANK ", or nothing. */
@@ -159,7 +161,7 @@ static void spell_place(const struct timespec *now, char *out, size_t cap)
 {
     struct tm t;
     out[0] = '\0';
-    if (log_host[0] == '\0' || localtime_r(&now->tv_sec, &t) == NULL) {
+    if (!log_placed || localtime_r(&now->tv_sec, &t) == NULL) {
         return;
     }
     const size_t n = strftime(out, 16, "%H:%M:%S", &t);
@@ -177,13 +179,11 @@ static size_t spell_text(const struct timespec *now, const char *kind, const cha
 
 static size_t spell_json(const struct timespec *now, const char *level, const char *text, char *line, size_t cap)
 {
-    char host[sizeof(log_host)];
-    find_host(host);
     return gr_log_json_spell(&(struct gr_log_json){.at = *now,
                                                    .level = level,
                                                    .process = log_role,
-                                                   .host = host,
-                                                   .rank = rank(),
+                                                   .host = log_host,
+                                                   .rank = log_rank,
                                                    .message = text,
                                                    .pid = getpid(),
                                                    .session = about.session,
