@@ -117,11 +117,17 @@ static enum gr_status add_ids(struct gr_orch *o, struct session *s, uint32_t kee
     return GR_OK;
 }
 
+/* Turns that one with these wishes would wait after; of one that does not queue, none. */
+static uint32_t n_before(const struct gr_orch *o, const struct gr_wishes *w)
+{
+    return w->queues ? orch_n_queued(o) : 0;
+}
+
 /* A turn that would wait is not taken where as many wait as may. */
-static enum gr_status check_queue(struct gr_orch *o, const struct gr_wishes *w)
+static enum gr_status check_queue(struct gr_orch *o, uint32_t n_queued)
 {
     const uint32_t most = o->config.n_queue_max;
-    if (!w->queues || most == 0 || orch_n_queued(o) < most) {
+    if (most == 0 || n_queued < most) {
         return GR_OK;
     }
     return refuse(o, GR_AGAIN, "%u requests wait already, which is as many as may (--queue-max): try again later",
@@ -139,9 +145,9 @@ static void begin_turn(struct gr_orch *o, struct session *s, uint32_t base)
 }
 
 /* Others that wait already come first. */
-static void open_or_queue(struct gr_orch *o, struct session *s)
+static void open_or_queue(struct gr_orch *o, struct session *s, uint32_t n_queued)
 {
-    if (s->request.wishes.queues && orch_n_queued(o) > 0) {
+    if (n_queued > 0) {
         orch_wait(s, o->now_ns);
         orch_look_at_queue(o);
     } else {
@@ -161,7 +167,8 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
         return refuse(o, known, "%s", text);
     }
     GR_TRY(check_len(o, model, request->tokenizer_fingerprint, 0, request->n_prompt));
-    GR_TRY(check_queue(o, &request->wishes));
+    const uint32_t n_queued = n_before(o, &request->wishes);
+    GR_TRY(check_queue(o, n_queued));
     GR_TRY(take_place(o, &place));
     struct session *s = orch_at(o, place);
     *s = (struct session){
@@ -184,7 +191,7 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     s->metrics.open_ns = now_ns;
     begin_turn(o, s, 0);
     *session_out = s->id;
-    open_or_queue(o, s);
+    open_or_queue(o, s, n_queued);
     return GR_OK;
 }
 
@@ -224,7 +231,7 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     }
     const uint32_t keep_len = turn->keep_len == UINT32_MAX ? s->turn.transcript.len : turn->keep_len;
     GR_TRY(check_turn(o, s, turn, keep_len));
-    GR_TRY(check_queue(o, &s->request.wishes));
+    GR_TRY(check_queue(o, n_before(o, &s->request.wishes)));
     GR_TRY(add_ids(o, s, keep_len, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
     gr_turn_wishes_copy(&s->request.wishes.turn, &turn->wishes);
     s->request.user = turn->user;

@@ -390,9 +390,10 @@ void orch_queue_join(struct gr_orch *o, struct session *s);
 void orch_open_waiting(struct gr_orch *o);
 /* The same where it is due: a slot may be free. */
 void orch_open_due(struct gr_orch *o);
-/* Turns that queue and have not run yet. */
+/* Does a turn that has not run yet wait in the queue? How many do? */
+bool orch_is_queued(const struct session *s);
 uint32_t orch_n_queued(const struct gr_orch *o);
-/* QUEUED to those whose place has changed. Returns when to call again at the latest. */
+/* While some wait: QUEUED to those whose place has changed. Returns when to call again at the latest. */
 uint64_t orch_tell_places(struct gr_orch *o);
 
 /* ---- orch_workers.c ---- */

@@ -30,6 +30,14 @@ static bool has_started(const struct session *s)
     return s->state == GR_SESSION_OPENING || s->state == GR_SESSION_RUNNING;
 }
 
+/* Tags of turns that come later go on from those that were started. */
+static void note_started(struct gr_orch *o, const struct session *s)
+{
+    if (has_started(s)) {
+        o->newest_tag = GR_MAX(o->newest_tag, s->turn.tag);
+    }
+}
+
 static bool shares_queue(const struct session *a, const struct session *b)
 {
     return a->request.wishes.owner == b->request.wishes.owner && priority_of(a) == priority_of(b);
@@ -40,9 +48,8 @@ void orch_queue_join(struct gr_orch *o, struct session *s)
     uint64_t newest_owned = 0;
     for (int i = 0; i < o->n_place; i++) {
         const struct session *t = orch_at(o, i);
-        const bool started = has_started(t);
-        o->newest_tag = started ? GR_MAX(o->newest_tag, t->turn.tag) : o->newest_tag;
-        if (t != s && (started || t->state == GR_SESSION_WAITING) && shares_queue(t, s)) {
+        note_started(o, t);
+        if (t != s && (has_started(t) || t->state == GR_SESSION_WAITING) && shares_queue(t, s)) {
             newest_owned = GR_MAX(newest_owned, t->turn.tag);
         }
     }
@@ -59,18 +66,22 @@ static int order_queue(struct gr_orch *o)
             o->queue[n++] =
                 (struct gr_queue_entry){.tag = s->turn.tag, .id = s->id, .priority = priority_of(s), .user = s};
         }
-        o->newest_tag = has_started(s) ? GR_MAX(o->newest_tag, s->turn.tag) : o->newest_tag;
+        note_started(o, s);
     }
     gr_queue_sort(o->queue, n);
     return n;
+}
+
+bool orch_is_queued(const struct session *s)
+{
+    return s->state == GR_SESSION_WAITING && s->request.wishes.queues && !s->turn.has_run;
 }
 
 uint32_t orch_n_queued(const struct gr_orch *o)
 {
     uint32_t n = 0;
     for (int i = 0; i < o->n_place; i++) {
-        const struct session *s = orch_at(o, i);
-        n += s->state == GR_SESSION_WAITING && s->request.wishes.queues && !s->turn.has_run;
+        n += orch_is_queued(orch_at(o, i));
     }
     return n;
 }
@@ -116,7 +127,7 @@ static void tell_place(struct gr_orch *o, struct session *s, uint32_t place, uin
 
 uint64_t orch_tell_places(struct gr_orch *o)
 {
-    if (o->io.on_report == NULL || orch_n_queued(o) == 0) {
+    if (o->io.on_report == NULL) {
         return UINT64_MAX;
     }
     if (o->now_ns < o->places_due_ns) {

@@ -139,23 +139,27 @@ static uint64_t step_session(struct gr_orch *o, struct session *s)
     return GR_MIN(at_ns, deadline_ns);
 }
 
-static uint64_t step_sessions(struct gr_orch *o)
+/* queued_out: some wait in the queue. */
+static uint64_t step_sessions(struct gr_orch *o, bool *queued_out)
 {
     uint64_t next_ns = UINT64_MAX;
+    *queued_out = false;
     for (int i = 0; i < o->n_place; i++) {
         const uint64_t at_ns = step_session(o, orch_at(o, i));
         next_ns = GR_MIN(next_ns, at_ns);
+        *queued_out = *queued_out || orch_is_queued(orch_at(o, i));
     }
     return next_ns;
 }
 
 uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
 {
+    bool queued = false;
     o->now_ns = now_ns;
     const uint64_t worker_ns = orch_step_workers(o, now_ns);
     orch_open_due(o);
-    const uint64_t session_ns = step_sessions(o);
-    const uint64_t places_ns = orch_tell_places(o);
+    const uint64_t session_ns = step_sessions(o, &queued);
+    const uint64_t places_ns = queued ? orch_tell_places(o) : UINT64_MAX;
     orch_let_go(o);
     return GR_MIN(worker_ns, GR_MIN(session_ns, places_ns));
 }
