@@ -412,19 +412,23 @@ static void hear_lead(struct follow *f)
     json_decref(m);
 }
 
-static void tell_failed(struct follow *f, int status)
+/* m: stolen. */
+static void tell_lead(struct follow *f, json_t *m)
 {
-    if (gr_link_send(&f->link, json_pack("{s:s, s:i}", "type", "failed", "status", status)) != GR_OK) {
+    if (gr_link_send(&f->link, m) != GR_OK) {
         log_info("rank 0 is gone as well");
     }
+}
+
+static void tell_failed(struct follow *f, int status)
+{
+    tell_lead(f, json_pack("{s:s, s:i}", "type", "failed", "status", status));
 }
 
 /* The orchestrator told the worker to end, and ends itself; rank 0 may not take this rank for lost meanwhile. */
 static void tell_done(struct follow *f)
 {
-    if (gr_link_send(&f->link, json_pack("{s:s}", "type", "done")) != GR_OK) {
-        log_info("rank 0 is gone as well");
-    }
+    tell_lead(f, json_pack("{s:s}", "type", "done"));
 }
 
 static int wait_ms(const struct follow *f)

@@ -80,15 +80,20 @@ static void end_job(struct lead *d, int status)
     }
 }
 
+static void send_end(struct lead *d, int rank, int status)
+{
+    if (gr_link_is_open(&d->link[rank]) &&
+        gr_link_send(&d->link[rank], json_pack("{s:s, s:i}", "type", "end", "status", status)) != GR_OK) {
+        gr_link_close(&d->link[rank]);
+    }
+}
+
 static void tell_end(struct lead *d)
 {
     d->told_end = true;
     d->leave_ns = gr_clock_ns() + LEAVE_NS;
     for (int i = 0; i < d->j->roles.n; i++) {
-        if (gr_link_is_open(&d->link[i]) &&
-            gr_link_send(&d->link[i], json_pack("{s:s, s:i}", "type", "end", "status", d->status)) != GR_OK) {
-            gr_link_close(&d->link[i]);
-        }
+        send_end(d, i, d->status);
     }
 }
 
@@ -222,10 +227,8 @@ static bool other_target(const struct lead *d, int rank)
 static void end_group_of(struct lead *d, int rank)
 {
     for (int i = 0; i < d->j->roles.n; i++) {
-        const bool same = i != rank && gr_roles_leader(&d->j->roles, i) == gr_roles_leader(&d->j->roles, rank);
-        if (same && gr_link_is_open(&d->link[i]) &&
-            gr_link_send(&d->link[i], json_pack("{s:s, s:i}", "type", "end", "status", 0)) != GR_OK) {
-            gr_link_close(&d->link[i]);
+        if (i != rank && gr_roles_leader(&d->j->roles, i) == gr_roles_leader(&d->j->roles, rank)) {
+            send_end(d, i, 0);
         }
     }
 }
@@ -539,11 +542,7 @@ static enum gr_status open_gate(struct lead *d, struct gr_listening *at)
                                      .key = d->j->key,
                                      .timeout_ms = GR_ACCEPT_TIMEOUT_MS,
                                      .forced = -1};
-    const enum gr_status st = gr_gate_create(&c, &d->gate);
-    if (st != GR_OK) {
-        gr_listening_close(at);
-    }
-    return st;
+    return gr_gate_create(&c, &d->gate);
 }
 
 static enum gr_status listen_for_ranks(struct lead *d)

@@ -391,14 +391,10 @@ static enum gr_status open_gate(struct gr_hub *h)
     struct gr_gate_config c = {
         .wake_fd = h->wake_fd, .self = &h->hello, .key = h->config.key, .timeout_ms = h->config.hello_timeout_ms};
     GR_TRY(gr_tcp_listen_own(h->config.listen, &c.at));
-    const enum gr_status st = gr_gate_create(&c, &h->gate);
+    GR_TRY(gr_gate_create(&c, &h->gate));
     memcpy(h->address, c.at.bound, sizeof(h->address));
-    if (st == GR_OK) {
-        gr_reach_list(&c.at, -1, h->reach);
-    } else {
-        gr_listening_close(&c.at);
-    }
-    return st;
+    gr_reach_list(&c.at, -1, h->reach);
+    return GR_OK;
 }
 
 enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub **out)

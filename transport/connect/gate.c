@@ -341,13 +341,16 @@ uint64_t gr_gate_wake_ns(struct gr_gate *g, uint64_t now_ns)
 enum gr_status gr_gate_create(const struct gr_gate_config *config, struct gr_gate **out)
 {
     struct gr_gate *g = calloc(1, sizeof(*g));
-    if (g == NULL) {
-        log_error("out of memory for a gate");
-        return GR_ENOMEM;
-    }
-    g->config = *config;
-    const enum gr_status st = gr_listener_open(&g->listener, &config->at);
+    enum gr_status st = g != NULL ? GR_OK : GR_ENOMEM;
     if (st != GR_OK) {
+        log_error("out of memory for a gate");
+    } else {
+        g->config = *config;
+        st = gr_listener_open(&g->listener, &g->config.at);
+    }
+    if (st != GR_OK) {
+        struct gr_listening at = config->at;
+        gr_listening_close(&at);
         free(g);
         return st;
     }

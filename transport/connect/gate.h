@@ -19,7 +19,7 @@
 struct gr_gate;
 
 struct gr_gate_config {
-    struct gr_listening at;      /* where it listens; taken on success */
+    struct gr_listening at;      /* where it listens; taken, also after an error */
     int wake_fd;                 /* an eventfd of the caller's that is written when somebody has passed */
     const struct gr_hello *self; /* borrowed, as the key */
     const uint8_t *key;

@@ -140,11 +140,7 @@ enum gr_status gr_join_open_gate(struct gr_worker_config *c, int fd, int wake_fd
     gr_sock_own_text(fd, own);
     gr_reach_listen(c->listen, own, address);
     GR_TRY(gr_tcp_listen_own(address, &gate.at));
-    const enum gr_status st = gr_gate_create(&gate, out);
-    if (st != GR_OK) {
-        gr_listening_close(&gate.at);
-        return st;
-    }
+    GR_TRY(gr_gate_create(&gate, out));
     announce(c, fd, &gate.at, own);
     return GR_OK;
 }

@@ -117,11 +117,7 @@ static enum gr_status open_gate(struct meet *m, struct gr_listening *at)
                                      .key = m->c->key,
                                      .timeout_ms = GR_ACCEPT_TIMEOUT_MS,
                                      .forced = -1};
-    const enum gr_status st = gr_gate_create(&c, &m->gate);
-    if (st != GR_OK) {
-        gr_listening_close(at);
-    }
-    return st;
+    return gr_gate_create(&c, &m->gate);
 }
 
 static void wait_at_gate(struct meet *m, int ms)
