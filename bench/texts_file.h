@@ -6,7 +6,7 @@
 #include "bench/simulate/surmise.h"
 #include "common/base/status.h"
 
-/* Everything is checked; what is wrong is logged. out->row is the caller's to free, also where it fails.
+/* Checks everything, and logs the first error. The caller frees out->row, also after a failure.
  * GR_ENOTFOUND, GR_EFORMAT, GR_ENOMEM. */
 GR_NODISCARD enum gr_status gr_texts_file_load(const char *path, struct gr_surmise_texts *out);
 

@@ -51,7 +51,7 @@ struct gr_fleet_result {
     uint64_t n_done, n_failed; /* turns that ended */
     /* Over the whole run. */
     uint64_t n_round, n_draft, n_accepted;   /* COMMITs with tokens; those that had a tree; accepted nodes */
-    uint64_t position[64];                   /* [i]: drafts of which i + 1 nodes or more were accepted */
+    uint64_t position[64];                   /* [i]: drafts that had i + 1 accepted nodes or more */
     uint64_t n_pass, n_pass_seq, n_pass_row; /* passes of targets; sessions and rows in them, prompts included */
     uint64_t n_job;
     uint64_t n_loss;

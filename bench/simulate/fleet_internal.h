@@ -1,5 +1,6 @@
-/* Shared by the files of the fleet, of which each calls those before it: fleet_link.c (frames and messages on their
- * way), fleet_worker.c (targets and drafters), fleet_orch.c (the orchestrator and its clients), fleet.c (time). */
+/* What the files of the fleet share. Each calls only those that stand before it here: fleet_link.c (frames and messages
+ * on their way), fleet_worker.c (targets and drafters), fleet_orch.c (the orchestrator and its clients), fleet.c
+ * (time). */
 #ifndef GR_BENCH_SIMULATE_FLEET_INTERNAL_H
 #define GR_BENCH_SIMULATE_FLEET_INTERNAL_H
 
