@@ -1,0 +1,212 @@
+"""What the cases under real launchers share: jobs, their ranks and processes, and the Slurm of this machine."""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from harness import CASES, DRAFT, GRAFT, SLOW, TARGET, generate, main, wait_for
+
+LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+SLURM = os.path.join(HERE, "slurm-local")
+PROMPT = "def fibonacci(n):"
+ROLES = ("--roles", "serve:1,draft:1,target:1")
+PAIR = (*ROLES, "--model", TARGET, "--draft", DRAFT)
+TURN = ("graft", "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos")
+MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe")
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
+STATE = {}  # dir: of the job folders; conf: of Slurm
+
+
+def plain(tokens):
+    if tokens not in STATE:
+        STATE[tokens] = generate("--method", "none", "--ignore-eos", "--max-tokens", str(tokens))["token_ids"]
+    return STATE[tokens]
+
+
+def env_of(**more):
+    env = dict(ENV, **more)
+    if "conf" in STATE:
+        env["SLURM_CONF"] = STATE["conf"]
+    return env
+
+
+def path(name):
+    return os.path.join(STATE["dir"], name)
+
+
+def job(*argv, timeout=90, **env):
+    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout * SLOW, env=env_of(**env),
+                          stdin=subprocess.DEVNULL, cwd=STATE["dir"])
+
+
+def ids_of(done):
+    """The token ids of the JSON object that the command has printed."""
+    found = re.search(r"^(?:\d+: )?(\{.*\})$", done.stdout, re.M)
+    assert done.returncode == 0 and found, (done.returncode, done.stdout[-600:], done.stderr[-2000:])
+    return json.loads(found.group(1))["token_ids"]
+
+
+def has(done, *words):
+    text = done.stdout + done.stderr
+    for w in words:
+        assert w in text, (w, text[-3000:])
+
+
+def ranks(done):
+    """rank -> (size, host, role, source) of the lines in which each rank tells what it is."""
+    found = re.findall(r"graft launch: rank (\d+) of (\d+) on host (\S+): (\w+) \(ranks by (\w+)", done.stderr)
+    out = {int(r): (int(n), h, role, s) for r, n, h, role, s in found}
+    assert len(out) == len(found), done.stderr
+    return out
+
+
+def processes(words):
+    """Numbers of the processes whose command lines have these words."""
+    out = []
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as f:
+                line = f.read().decode(errors="replace").split("\0")
+        except (OSError, NotADirectoryError):
+            continue
+        if name.isdigit() and all(any(a.endswith(w) for a in line) for w in words):
+            out.append(int(name))
+    return out
+
+
+def workers(program, job_dir):
+    """The worker itself, below its supervisor."""
+    mine = [p for p in processes((program, TARGET if program == "graft-target" else DRAFT))
+            if "--supervise" not in open(f"/proc/{p}/cmdline", "rb").read().decode().split("\0")]
+    return [p for p in mine if belongs(p, job_dir)]
+
+
+def belongs(pid, job_dir):
+    """Is it below a rank that was given this folder?"""
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                if job_dir in f.read().decode(errors="replace").split("\0"):
+                    return True
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+                pid = int(f.read().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            return False
+    return False
+
+
+class Job:
+    """A job in the background, its output in files."""
+
+    def __init__(self, *argv, **env):
+        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self.p = subprocess.Popen(argv, stdout=self.out, stderr=self.err, stdin=subprocess.DEVNULL, env=env_of(**env),
+                                  cwd=STATE["dir"])
+
+    def said(self):
+        return os.pread(self.err.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def wait_for(self, words):
+        wait_for(lambda: words in self.said() or self.p.poll() is not None, 60)
+        assert words in self.said(), self.said()[-3000:]
+
+    def end(self, seconds=90):
+        self.p.wait(timeout=seconds * SLOW)
+        out = os.pread(self.out.fileno(), 1 << 24, 0).decode(errors="replace")
+        return subprocess.CompletedProcess(self.p.args, self.p.returncode, out, self.said())
+
+
+def killed_worker(start, program, folder):
+    """kill -9 of a worker in a turn: it comes back, the text is right, and the job's status is the command's."""
+    tokens = 1500
+    want = plain(tokens)
+    j = Job(*start, "--job-dir", folder, "--", *TURN, "--max-tokens", str(tokens), "--num-speculative-tokens", "4")
+    j.wait_for("roles are up")
+    wait_for(lambda: workers(program, folder))
+    victim = workers(program, folder)[0]
+    time.sleep(0.2)  # into the turn; wherever it hits, the text must be right
+    os.kill(victim, signal.SIGKILL)
+    done = j.end()
+    assert ids_of(done) == want
+    has(done, "starting it again")
+
+
+def nothing_is_left(folder):
+    wait_for(lambda: not [p for p in processes(("launch",)) if belongs(p, folder)], 20)
+
+
+def slurm(fn):
+    if shutil.which("slurmctld") and shutil.which("munged") and os.geteuid() == 0:
+        CASES.append(fn)
+    return fn
+
+
+def killed_drafter_rank(start, folder, *more):
+    """kill -9 of a drafter's rank, its supervisor and worker with it: the job goes on with the right text, and says so."""
+    tokens = 1500
+    want = plain(tokens)
+    j = Job(*start, GRAFT, "launch", *PAIR, "--job-dir", folder, *more, "--", *TURN, "--max-tokens", str(tokens),
+            "--num-speculative-tokens", "4")
+    j.wait_for("roles are up")
+    wait_for(lambda: workers("graft-draft", folder))
+    pid = workers("graft-draft", folder)[0]
+    for _ in range(2):  # worker, supervisor, rank
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            pid = int(f.read().rsplit(")", 1)[1].split()[1])
+    time.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
+    done = j.end()
+    found = re.search(r"^(\{.*\})$", done.stdout, re.M)
+    assert found and json.loads(found.group(1))["token_ids"] == want, (done.stdout[-300:], done.stderr[-2000:])
+    has(done, "rank 1 (draft) on host", "the job goes on without it", "the job ended with status 0")
+    nothing_is_left(folder)
+
+
+# ---- the machine ----
+
+def in_own_hosts():
+    """Again, in a mount namespace whose /etc/hosts knows the nodes: nothing of this machine is changed."""
+    hosts = tempfile.NamedTemporaryFile("w", suffix=".hosts", delete=False)
+    with hosts, open("/etc/hosts", encoding="utf-8") as f:
+        hosts.write(f.read() + "".join(f"127.0.0.1 n{i}\n" for i in range(1, 5)))
+    os.environ["GRAFT_TEST_HOSTS"] = hosts.name
+    if shutil.which("unshare"):
+        os.execvp("unshare", ["unshare", "-m", "--propagation", "private", "bash", "-c",
+                              'mount --bind "$GRAFT_TEST_HOSTS" /etc/hosts && exec "$@"', "x", sys.executable, *sys.argv])
+
+
+def with_slurm(folder):
+    up = subprocess.run([SLURM, "up", "4", folder], capture_output=True, text=True, timeout=120,
+                        env=dict(ENV, SLURM_LOCAL_PORT=str(random.randrange(16000, 18000, 10))))
+    assert up.returncode == 0, up.stderr
+    STATE["conf"] = up.stdout.strip().splitlines()[-1]
+
+
+def run_cases():
+    lacking = [p for p in ("mpirun",) if not shutil.which(p)]
+    if lacking:
+        print(f"1..0 # SKIP {lacking[0]} is not installed (openmpi-bin)")
+        return 0
+    slurm_is_here = any(fn.__name__ == "srun_pair" for fn in CASES)
+    if slurm_is_here and "GRAFT_TEST_HOSTS" not in os.environ:
+        in_own_hosts()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a time limit's: the nodes do not stay
+    with tempfile.TemporaryDirectory(prefix="graft-cluster-") as folder:
+        STATE["dir"] = folder
+        try:
+            if slurm_is_here:
+                with_slurm(os.path.join(folder, "slurm"))
+            status = main(0 if slurm_is_here else 1)
+        finally:
+            if "conf" in STATE:
+                subprocess.run([SLURM, "down", os.path.join(folder, "slurm")], check=False, capture_output=True)
+    if not slurm_is_here:
+        print(f"ok {len(CASES) + 1} - slurm # SKIP slurm-wlm and munge are not installed, or this is not root")
+    return status

@@ -1,0 +1,223 @@
+"""Cases under a Slurm of four nodes."""
+import os
+import random
+import re
+import shutil
+import subprocess
+import time
+
+from cluster import (
+    LONG, PAIR, TURN, MPIRUN, plain, path, job, ids_of, has, ranks, Job, killed_worker, nothing_is_left, slurm,
+    killed_drafter_rank
+)
+from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, case, wait_for
+
+
+@slurm
+def srun_pair():
+    """srun -n 3 graft launch ... -- graft run, on one node and on three."""
+    done = job("srun", "-N1", "-n3", GRAFT, "launch", *PAIR, "--", *TURN, "--max-tokens", "64")
+    assert ids_of(done) == plain(64)
+    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", path("three"), "--", *TURN, "--max-tokens", "64")
+    assert ids_of(done) == plain(64)
+    assert len({v[1] for v in ranks(done).values()}) == 3, done.stderr
+
+
+@slurm
+def srun_by_name():
+    """A key in every rank and no folder: they meet at the step's first node, at a port of the job's own."""
+    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR, "--", *TURN, "--max-tokens", "16", GRAFT_KEY="ab" * 32)
+    assert ids_of(done) == plain(16)
+
+
+@slurm
+def srun_without_a_key():
+    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR)
+    assert done.returncode != 0
+    has(done, "rank 2 on host n", "share no key", "GRAFT_KEY_FILE", "--job-dir")
+
+
+@slurm
+def srun_missing_rank():
+    """Rank 1 never comes: its number is told, and the job ends within its time."""
+    begin = time.monotonic()
+    wrapper = "[ $SLURM_PROCID = 1 ] && exit 0; exec \"$@\""
+    done = job("srun", "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("missing"),
+               "--start-within", "3")
+    assert done.returncode != 0 and time.monotonic() - begin < 20 * SLOW
+    has(done, "rank 1 (draft) has not said hello for 3 s")
+
+
+@slurm
+def srun_worker_cannot_start():
+    """A rank whose model is not there ends the job at once, with its rank and host."""
+    wrapper = "[ $SLURM_PROCID = 2 ] && set -- \"$@\" --model /nonexistent; exec \"$@\""
+    done = job("srun", "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("bad"),
+               "--start-within", "15")
+    assert done.returncode != 0
+    has(done, "/nonexistent")
+
+
+@slurm
+def srun_killed_target():
+    killed_worker(("srun", "-N3", "-n3", "--wait=0", "--kill-on-bad-exit=0", GRAFT, "launch", *PAIR), "graft-target",
+                  path("srun-target"))
+
+
+@slurm
+def srun_killed_drafter_rank():
+    """[C5]"""
+    killed_drafter_rank(("srun", "-N3", "-n3", "--wait=0", "--kill-on-bad-exit=0"), path("srun-rank"))
+
+
+@case
+def mpirun_killed_drafter_rank():
+    """[E4]"""
+    killed_drafter_rank((*MPIRUN, "--enable-recovery", "-np", "3"), path("mpirun-rank"))
+
+
+@slurm
+def srun_ends_by_scancel():
+    """scancel while a turn runs: nothing is left, within KillWait."""
+    folder = path("cancel")
+    j = Job("srun", "-N3", "-n3", "-J", "to-cancel", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens",
+            "3000")
+    j.wait_for("roles are up")
+    job("scancel", "-n", "to-cancel")
+    j.end(60)
+    nothing_is_left(folder)
+
+
+@slurm
+def requeued_job():
+    """A job that is requeued again and again meets its own old files and starts all the same; the log is appended. [C10]"""
+    folder, out, script = path("requeue"), path("requeue.out"), path("requeue.sh")
+    n = 20 if LONG else 2
+    with open(script, "w", encoding="utf-8") as f:
+        f.write("#!/bin/bash\nexec srun -N3 -n3 " + " ".join((GRAFT, "launch", *PAIR, "--job-dir", folder)) +
+                f" -- bash -c 'touch {folder}.up${{SLURM_RESTART_COUNT:-0}};"
+                f" test \"${{SLURM_RESTART_COUNT:-0}}\" = {n} || exec sleep 1000'\n")
+    done = job("sbatch", "--parsable", "--requeue", "-N3", "-n3", "-o", out, "--open-mode=append", script)
+    number = done.stdout.strip()
+    for i in range(n):
+        wait_for(lambda i=i: os.path.exists(f"{folder}.up{i}"), 120)
+        for name in os.listdir(folder):  # what a kill at the wrong moment leaves
+            shutil.copy(os.path.join(folder, name), os.path.join(folder, name[:-1] + ("1" if name.endswith("0") else "0")))
+        job("scontrol", "requeue", number)
+        job("scontrol", "update", f"jobid={number}", "StartTime=now")
+    wait_for(lambda: os.path.exists(f"{folder}.up{n}"), 120)
+    wait_for(lambda: number not in job("squeue", "-h", "-o", "%A").stdout.split(), 60)
+    with open(out, encoding="utf-8") as f:
+        text = f.read()
+    assert text.count("all 3 roles are up") == n + 1, text
+
+
+@slurm
+def srun_sources():
+    """Which rank, under Slurm with other launchers in it. [A1, A3, A6, A7, A9, A11]"""
+    dry = (GRAFT, "launch", "--roles", "serve:1,draft:1,target:2", "--model", TARGET, "--draft", DRAFT, "--dry-run")
+    done = job("salloc", "-N2", "-n4", "-Q", *MPIRUN, "-np", "4", *dry)
+    assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"ompi"}, done.stderr
+    done = job("srun", "-N2", "-n4", "--mpi=none", *dry)
+    assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"slurm"}, done.stderr
+    done = job("srun", "-N2", "-n4", "--mpi=pmi2", *dry)
+    assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"pmi"}, done.stderr
+    done = job("srun", "-n4", "-m", "arbitrary", "-w", "n1,n1,n1,n2", *dry)
+    assert [v[1] for _, v in sorted(ranks(done).items())] == ["n1", "n1", "n1", "n2"], done.stderr
+    for how in ("block", "cyclic") * (15 if LONG else 1):
+        done = job("srun", "-N2", "-n4", "-m", how, *dry)
+        assert ranks(done)[0][2] == "serve" and sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
+    done = job("salloc", "-Q", "-n3", ":", "-n1", "srun", "--het-group=0,1", *dry)
+    assert sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
+    for name in ("train", "interactive"):
+        done = job("srun", "-n1", "-J", name, GRAFT, "launch", "--ranks", "none", *dry[2:])
+        assert done.returncode != 0
+        has(done, "none has started 1")
+
+
+@slurm
+def multi_prog():
+    """srun --multi-prog: a line for rank 0 and one for the others; a rank that no line has is told. [A10]"""
+    lines, line = path("multi.conf"), " ".join((GRAFT, "launch", *PAIR, "--job-dir", path("multi"), "--start-within", "4"))
+    for spans, up in ((("0", "1-2"), True), (("0", "1"), False)):
+        with open(lines, "w", encoding="utf-8") as f:
+            f.write(f"{spans[0]} {line} -- true\n{spans[1]} {line}\n")
+        done = job("srun", "-N1", "-n3", "--kill-on-bad-exit=0", "--multi-prog", lines)
+        assert ("all 3 roles are up" in done.stderr) == up and (done.returncode == 0) == up, done.stderr
+        assert up or "no record for task id 2" in done.stderr, done.stderr
+
+
+@slurm
+def torchrun_in_srun():
+    """What torchrun sets, in one task of srun: its ranks count. [A2]"""
+    inner = "for r in 0 1 2 3; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_PORT=1 \"$@\" & done; wait"
+    done = job("srun", "-n1", "bash", "-c", inner, "x", GRAFT, "launch", "--roles", "serve:1,draft:1,target:2", "--model", TARGET,
+               "--draft", DRAFT, "--dry-run")
+    assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"torchrun"}, done.stderr
+    has(done, "SLURM_PROCID=0 is an outer launcher's")
+
+
+@slurm
+def heterogeneous_job():
+    """One step over both components of a heterogeneous job."""
+    done = job("salloc", "-Q", "-n2", ":", "-n1", "srun", "--het-group=0,1", GRAFT, "launch", *PAIR, "--job-dir", path("het"),
+               "--", *TURN, "--max-tokens", "16")
+    assert ids_of(done) == plain(16)
+
+
+@slurm
+def examples():
+    """The scripts of examples/cluster, with CPUs in place of GPUs."""
+    env = {"MODEL": TARGET, "DRAFT": DRAFT, "DEVICE": "cpu", "GRAFT_BIN": BUILD, "JOB_DIR": path("examples")}
+    for name, n in (("slurm-2", 3), ("slurm-4", 5), ("slurm-het", 4)):
+        out = path(name + ".out")
+        done = job("sbatch", "-W", "--gpus-per-node=0", "--cpus-per-task=1", "-o", out,
+                   os.path.join(ROOT, "examples/cluster", name + ".sbatch"), "--", *TURN, "--max-tokens", "16", **env)
+        with open(out, encoding="utf-8") as f:
+            text = f.read()
+        assert done.returncode == 0 and f"all {n} roles are up" in text, (done.stderr, text)
+    done = job(os.path.join(ROOT, "examples/cluster/mpirun.sh"), TARGET, DRAFT, "--", *TURN, "--max-tokens", "16", **env)
+    assert ids_of(done) == plain(16)
+
+
+@slurm
+def warned_by_slurm():
+    """The signal that a script of examples/cluster asks for ends its job in order before the time limit does."""
+    script = os.path.join(ROOT, "examples/cluster/slurm-2.sbatch")
+    with open(script, encoding="utf-8") as f:
+        warning = re.search(r"^#SBATCH --signal=(B:)?TERM@\d+$", f.read(), re.M)
+    out, folder = path("warned.out"), path("warned")
+    done = job("sbatch", "--parsable", "--gpus-per-node=0", "--cpus-per-task=1", "-o", out, script, MODEL=TARGET, DRAFT=DRAFT,
+               DEVICE="cpu", GRAFT_BIN=BUILD, JOB_DIR=folder)
+    number = done.stdout.strip()
+    wait_for(lambda: os.path.exists(out) and "roles are up" in open(out, encoding="utf-8").read(), 60)
+    # As Slurm itself sends it: to the steps, or with B: to the batch script alone.
+    job("scancel", *(("--batch",) if warning.group(1) else ()), "--signal=TERM", number)
+    wait_for(lambda: number not in job("squeue", "-h", "-o", "%A").stdout.split(), 60)
+    with open(out, encoding="utf-8") as f:
+        text = f.read()
+    assert "the job ended with status 0" in text, text
+    assert os.listdir(folder) == [], text
+
+
+@slurm
+def node_lists():
+    """Lists of nodes against `scontrol show hostnames'. [B1]"""
+    rng = random.Random(7)
+
+    def piece():
+        width = rng.choice((0, 2, 3))
+        low = rng.randrange(0, 90)
+        spans = []
+        for _ in range(rng.randrange(1, 4)):
+            high = low + rng.randrange(0, 4)
+            spans.append(f"{low:0{width}}" + (f"-{high:0{width}}" if high > low else ""))
+            low = high + rng.randrange(1, 5)
+        head = rng.choice(("n", "jean-zay-ia", "gpu", "a.b", "r1c"))
+        return rng.choice((head + str(low), f"{head}[{','.join(spans)}]"))
+    lists = [",".join(piece() for _ in range(rng.randrange(1, 4))) for _ in range(200 if LONG else 60)]
+    ours = subprocess.run([os.path.join(BUILD, "tests/cluster/node_names")], input="\n".join(lists) + "\n", capture_output=True,
+                          text=True, check=True).stdout.splitlines()
+    for text, own in zip(lists, ours, strict=True):
+        theirs = job("scontrol", "show", "hostnames", text).stdout.split()
+        assert own.split() == theirs, (text, own, theirs)
