@@ -9,19 +9,18 @@ GRAFT_TEST_WAYS: ways of the exchange that are tried (auto,nccl).
 """
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 
-from harness import BUILD, HEAD, ROOT, TARGET, Running, alive, case, generate, main, refused, run, wait_for
+from gpus import N_GPU, SOFT, WHY
+from harness import BUILD, HEAD, ROOT, TARGET, Running, alive, case, generate, main, refused, wait_for
 from ranks import interrupt_a_run, ranks_of, wait_for_ranks
 from served import Serve
 
 TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "20000"))
 WAYS = os.environ.get("GRAFT_TEST_WAYS", "auto,nccl").split(",")
-SOFT = "SOFT_GPU_DEVICES" in os.environ  # a pass takes seconds there
 TP8 = ("--geometry", "test-tp8", "--max-model-len", "4096")
 TREE = ("--num-speculative-tokens", "16")
 GROUP_S = 120  # until a group of GPUs computes
@@ -31,16 +30,6 @@ with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as 
     PROMPTS = json.load(f)
 with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as f:
     GOLDEN = json.load(f)["cases"]
-
-
-def count_gpus():
-    """As graft counts them, which also says why there are none."""
-    said = run("run", "--model", TARGET, "--prompt", "x", "--target-device", "cuda:255").stderr.strip().splitlines()[-1]
-    found = re.search(r"there (?:are|is) (\d+) GPU", said)
-    return int(found.group(1)) if found else 0, said
-
-
-N_GPU, WHY = count_gpus()
 
 
 def group(n, way="auto"):

@@ -15,61 +15,12 @@ import subprocess
 import sys
 import tempfile
 
-from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
-from served import Folder, Serve, free_port
+from far_group import Group, serving
+from harness import DRAFT, GRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from served import Folder, free_port
 
 TP4 = ("--geometry", "test-64", "--max-model-len", "1024")
 TOKENS = ("--max-tokens", "60")
-
-
-class Group:
-    """Its processes, in order of ranks; their lines go into one file each."""
-
-    def __init__(self, folder, address, n, *args, of=()):
-        self.folder, self.meets = folder, f"127.0.0.1:{free_port()}"
-        self.p, self.err = [], []
-        join = ("--join", address, "--listen", "127.0.0.1:0")
-        for r in of or range(n):
-            self.start("-tp", str(n), "--tp-rank", str(r), *(join if r == 0 else ()), *args)
-
-    def start(self, *args, model=TARGET):
-        self.err.append(tempfile.TemporaryFile("w+"))
-        self.p.append(subprocess.Popen([os.path.join(BUILD, "graft-target"), "--model", model, "--threads", "1",
-                                        "--tp-group", self.meets, "--supervise", *args],
-                                       stdout=subprocess.DEVNULL, stderr=self.err[-1],
-                                       env=self.folder.env(GRAFT_LOG="info")))
-
-    def said(self, which):
-        self.err[which].seek(0)
-        return self.err[which].read()
-
-    def worker(self, which):
-        found = children(self.p[which].pid)
-        return found[0][0] if found else 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for p in self.p:
-            if p.poll() is None:
-                p.kill()
-            p.wait()
-        for f in self.err:
-            f.close()
-
-
-@contextlib.contextmanager
-def serving(n, *args, drafter=()):
-    folder = Folder()
-    with Serve(spawn=False, folder=folder) as s, Group(folder, s.address, n, *args) as g, contextlib.ExitStack() as more:
-        if drafter:
-            d = subprocess.Popen([os.path.join(BUILD, "graft-draft"), "--join", s.address, "--threads", "1", *drafter],
-                                 env=folder.env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            more.callback(d.wait)
-            more.callback(d.kill)
-        s.wait(*(("--draft", DRAFT) if drafter else ()))
-        yield s, g
 
 
 @case

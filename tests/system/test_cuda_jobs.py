@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Jobs and far groups on GPUs: cuda:local under torchrun, with pairs and with groups, and a group whose ranks NCCL takes
+for those of two hosts (NCCL_HOSTID), so that sums go over its network. Texts are those of one GPU. Skipped where there are
+fewer than two GPUs that the build can use.
+
+usage: test_cuda_jobs.py BUILD_DIR SOURCE_ROOT      prints TAP
+GRAFT_TEST_TOKENS: tokens of the text over NCCL's network (2000).
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+from far_group import serving
+from gpus import N_GPU, SOFT, WHY
+from harness import GRAFT, HEAD, TARGET, alive, case, generate, main, wait_for
+from served import free_port
+
+TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "2000"))
+TURN = ("--prompt", "def fibonacci(n):", "--ignore-eos", "--max-tokens")
+UP_S = 240  # until all of a job has its GPUs
+LOCAL = ("--target-device", "cuda:local", "--draft-device", "cuda:local")
+
+
+def torchrun(n, *words):
+    """n ranks of a job: by torchrun where it is installed, else by the variables that it would set."""
+    tool = shutil.which("torchrun")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GRAFT_")}
+    with tempfile.TemporaryDirectory() as folder:
+        env["HOME"] = folder
+        words = ("launch", "--job-dir", os.path.join(folder, "job"), "--start-within", str(UP_S), *words)
+        if tool:
+            return subprocess.run([tool, "--no-python", "--nnodes=1", f"--nproc-per-node={n}",
+                                   f"--master-port={free_port()}", GRAFT, *words],
+                                  capture_output=True, text=True, timeout=2 * UP_S, env=env, check=False)
+        script = f'for r in $(seq 1 {n - 1}); do RANK=$r LOCAL_RANK=$r "$@" & done; RANK=0 LOCAL_RANK=0 "$@"; s=$?; wait; exit $s'
+        env.update(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_PORT=str(free_port()))
+        return subprocess.run(["bash", "-c", script, "x", GRAFT, *words],
+                              capture_output=True, text=True, timeout=2 * UP_S, env=env, check=False)
+
+
+def ids_of(done):
+    found = re.search(r"\{.*\}", done.stdout)
+    assert done.returncode == 0 and found, (done.returncode, done.stdout[-500:], done.stderr[-4000:])
+    return json.loads(found.group(0))["token_ids"]
+
+
+
+@case
+def each_rank_has_the_gpu_of_its_place():
+    n_token = "8" if SOFT else "200"
+    want = generate(*TURN, n_token, "--target-device", "cuda:0", timeout=300)["token_ids"]
+    roles = ("--roles", "serve:1,draft:1,target:1", "--model", TARGET, "--draft", HEAD, *LOCAL)
+    done = torchrun(3, *roles, "--", GRAFT, "run", "--json", "--model", TARGET, *TURN, n_token)
+    assert ids_of(done) == want, done.stderr[-4000:]
+    assert "ranks by torchrun" in done.stderr and "cuda:0" in done.stderr and "cuda:1" in done.stderr, done.stderr[-4000:]
+
+
+@case
+def a_target_of_the_job_has_two_gpus():
+    n_token = "8" if SOFT else "200"
+    want = generate(*TURN, n_token, "--target-device", "cuda:0", timeout=300)["token_ids"]
+    done = torchrun(2, "--roles", "serve:1,target:1", "-tp", "2", "--model", TARGET, "--target-device", "cuda:local",
+                    "--", GRAFT, "run", "--json", "--model", TARGET, *TURN, n_token)
+    assert ids_of(done) == want, done.stderr[-4000:]
+
+
+@case
+def more_workers_than_gpus_are_refused():
+    done = torchrun(N_GPU + 2, "--roles", f"serve:1,target:{N_GPU + 1}", "--model", TARGET, "--target-device", "cuda:local")
+    assert done.returncode != 0, done.stderr[-2000:]
+    assert f"sees {N_GPU} GPUs, and {N_GPU + 1} ranks of that host want" in done.stderr, done.stderr[-4000:]
+
+
+def of_two_hosts(rank):
+    """NCCL goes by its host's name, so these two have neither peer memory nor shared memory between them."""
+    return ("--device", f"cuda:{rank}"), {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "INFO"}
+
+
+@case
+def sums_over_the_network_of_nccl():
+    """Equal ids, and the group that lost a process meets again."""
+    n_token = "8" if SOFT else str(TOKENS)
+    one = ("--target-device", "cuda:0", "--geometry", "test-tp8", "--max-model-len", "4096")
+    want = generate(*TURN, n_token, *one, timeout=300)["token_ids"]
+    with serving(2, *one[2:], each=of_two_hosts, within=UP_S) as (s, g):
+        assert s.generate("--max-tokens", n_token, timeout=UP_S)["token_ids"] == want
+        if not SOFT:
+            assert re.search(r"via NET/", g.said(0)), g.said(0)[-4000:]
+        old = [g.worker(r) for r in range(2)]
+        os.kill(old[1], signal.SIGKILL)
+        wait_for(lambda: not any(alive(pid) for pid in old), 60)
+        wait_for(lambda: g.said(0).count("have met") == 2, UP_S)
+        assert s.generate("--max-tokens", n_token, timeout=UP_S)["token_ids"] == want
+
+
+if __name__ == "__main__":
+    if N_GPU < 2:
+        print(f"1..0 # SKIP two GPUs are needed: {WHY}")
+        sys.exit(0)
+    sys.exit(main())
