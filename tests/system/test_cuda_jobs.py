@@ -31,7 +31,7 @@ def torchrun(n, *words):
     tool = shutil.which("torchrun")
     env = {k: v for k, v in os.environ.items() if not k.startswith("GRAFT_")}
     with tempfile.TemporaryDirectory() as folder:
-        env["HOME"] = folder
+        env.update(HOME=folder, GRAFT_LOG="info")
         words = ("launch", "--job-dir", os.path.join(folder, "job"), "--start-within", str(UP_S), *words)
         if tool:
             return subprocess.run([tool, "--no-python", "--nnodes=1", f"--nproc-per-node={n}",
