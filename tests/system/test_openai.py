@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""The endpoint, asked by clients that were not written here: the openai package and curl. Skipped without the package, which
+tools/prepare --tests installs into ~/.cache/graft/clients (GRAFT_TEST_CLIENTS names another folder).
+
+usage: test_openai.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from endpoint import PROMPT, Endpoint
+from harness import SLOW, case, main, wait_for
+from served import Folder
+
+CLIENTS = os.environ.get("GRAFT_TEST_CLIENTS", os.path.expanduser("~/.cache/graft/clients"))
+FORM = ("--chat-template", "llama3")
+ASKED = [{"role": "user", "content": "def add(a, b):"}]
+KEY = "a-key-of-the-test-0123456789"
+
+sys.path.insert(0, CLIENTS)
+try:
+    import openai
+except ImportError as e:
+    print(f"1..0 # SKIP the openai package cannot be loaded from {CLIENTS}: {e}")
+    sys.exit(0)
+
+
+@contextlib.contextmanager
+def asked(*args, api_key="none", **more):
+    """A server, and the package's client of it, which tries nothing twice."""
+    with Endpoint(*args, **more) as s:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key=api_key, max_retries=0, timeout=60 * SLOW) as client:
+            yield s, client
+
+
+def refused(kind, call, status, **fields):
+    try:
+        call()
+    except kind as e:
+        assert e.status_code == status, e
+        for name, value in fields.items():
+            assert value in str(getattr(e, name)), (name, value, e)
+        return
+    raise AssertionError(f"nothing was refused: {status} {fields}")
+
+
+@case
+def completions():
+    with asked() as (s, client):
+        want = s.complete()
+        got = client.completions.create(model="target", prompt=PROMPT, temperature=0, max_tokens=16)
+        assert got.choices[0].text == want["choices"][0]["text"] and got.choices[0].finish_reason == "length", got
+        assert got.usage.completion_tokens == 16 and got.usage.prompt_tokens == want["usage"]["prompt_tokens"], got.usage
+        many = client.completions.create(model="target", prompt=[PROMPT, "class Stack:"], temperature=0, max_tokens=8, n=2)
+        assert [c.index for c in many.choices] == [0, 1, 2, 3] and many.choices[0].text == want["choices"][0]["text"][:len(many.choices[0].text)]
+        assert [m.id for m in client.models.list()] == ["target"]
+
+
+@case
+def chat_with_log_probabilities():
+    with asked(*FORM) as (s, client):
+        got = client.chat.completions.create(model="target", messages=ASKED, temperature=0, max_completion_tokens=12,
+                                             logprobs=True, top_logprobs=2)
+        want = s.talk(logprobs=True, top_logprobs=2)["choices"][0]
+        assert got.choices[0].message.content == want["message"]["content"], got
+        assert got.choices[0].message.role == "assistant", got
+        content = got.choices[0].logprobs.content
+        assert [c.token for c in content] == [c["token"] for c in want["logprobs"]["content"]], content
+        assert all(len(c.top_logprobs) == 2 for c in content), content
+
+
+@case
+def streams():
+    with asked(*FORM) as (s, client):
+        whole = s.talk(max_completion_tokens=40)
+        text, usage, ends = "", None, []
+        for event in client.chat.completions.create(model="target", messages=ASKED, temperature=0, max_completion_tokens=40,
+                                                    stream=True, stream_options={"include_usage": True}):
+            usage = event.usage or usage
+            text += "".join(c.delta.content or "" for c in event.choices)
+            ends += [c.finish_reason for c in event.choices if c.finish_reason]
+        assert text == whole["choices"][0]["message"]["content"] and ends == [whole["choices"][0]["finish_reason"]], text
+        assert usage.completion_tokens == whole["usage"]["completion_tokens"], usage
+        pieces = [c.text for e in client.completions.create(model="target", prompt=PROMPT, temperature=0, max_tokens=16, stream=True)
+                  for c in e.choices]
+        assert "".join(pieces) == s.complete()["choices"][0]["text"] and len(pieces) > 1, pieces
+
+
+@case
+def a_stream_that_is_left_frees_its_session():
+    with asked(*FORM) as (s, client):
+        stream = client.chat.completions.create(model="target", messages=ASKED, temperature=0, max_completion_tokens=2000,
+                                                stream=True, extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+        wait_for(s.is_quiet)
+
+
+@case
+def fields_of_vllm_pass_in_the_extra_body():
+    with asked() as (s, client):
+        got = client.completions.create(model="target", prompt=PROMPT, temperature=0, max_tokens=16,
+                                        extra_body={"ignore_eos": True, "min_tokens": 4, "num_speculative_tokens": 4, "top_k": -1})
+        assert got.choices[0].text == s.complete(ignore_eos=True)["choices"][0]["text"], got
+
+
+@case
+def errors_are_of_the_right_class():
+    with asked() as (_, client):
+        create = client.completions.create
+        refused(openai.BadRequestError, lambda: create(model="target", prompt=PROMPT, temperature=-1), 400, param="temperature",
+                message="temperature")
+        refused(openai.BadRequestError, lambda: create(model="target", prompt=PROMPT, extra_body={"no_such_field": 1}), 400,
+                message="no_such_field")
+        refused(openai.NotFoundError, lambda: create(model="another", prompt=PROMPT), 404, message="another")
+        refused(openai.BadRequestError, lambda: create(model="target", prompt="x y z " * 5000, max_tokens=10), 400, message="token")
+
+
+@case
+def keys_are_asked_for():
+    folder = Folder()
+    keys = folder.path("keys")
+    with open(keys, "w", encoding="utf-8") as f:
+        f.write(f"{KEY} tester\n")
+    os.chmod(keys, 0o600)
+    with asked("--api-key-file", keys, api_key="wrong", folder=folder) as (s, client):
+        refused(openai.AuthenticationError, client.models.list, 401)
+        with openai.OpenAI(base_url=client.base_url, api_key=KEY, max_retries=0) as known:
+            assert [m.id for m in known.models.list()] == ["target"], s.log()
+
+
+@case
+def curl_streams_without_waiting():
+    """As the documentation says it: -N, and a body by --json's older form."""
+    if not shutil.which("curl"):
+        print("# curl is not installed: not run", flush=True)
+        return
+    with asked() as (s, _):
+        body = json.dumps({"prompt": PROMPT, "temperature": 0, "max_tokens": 16, "stream": True})
+        done = subprocess.run(["curl", "-sSN", f"http://127.0.0.1:{s.port}/v1/completions", "-H", "Content-Type: application/json",
+                               "-d", body], capture_output=True, text=True, timeout=60 * SLOW, check=True)
+        events = [line[6:] for line in done.stdout.splitlines() if line.startswith("data: ")]
+        assert events[-1] == "[DONE]", done.stdout[-300:]
+        assert "".join(json.loads(e)["choices"][0]["text"] for e in events[:-1]) == s.complete()["choices"][0]["text"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
