@@ -58,7 +58,7 @@ struct Device {
     std::mutex mutex;
     std::map<const uint8_t *, std::pair<size_t, int>> taken; /* size, device; -1: of the host, -2: another process's */
     std::map<const uint8_t *, int> file; /* of pieces that another process may map: all of a device's that are large */
-    std::map<const void *, int> shared_max;
+    std::map<std::pair<int, const void *>, int> shared_max; /* of a device's kernel: threads have one each */
     std::set<CUstream_st *> stream; /* all there are */
     std::atomic<bool> broken{false};
     std::atomic<long> n_launch{0};
@@ -261,7 +261,7 @@ cudaError_t soft_gpu_shared_max(const void *kernel, int bytes)
     if (bytes < 0 || (size_t)bytes > SHARED_MAX) {
         return said(cudaErrorInvalidValue);
     }
-    gpu.shared_max[kernel] = bytes;
+    gpu.shared_max[{current_device, kernel}] = bytes;
     return cudaSuccess;
 }
 
@@ -274,7 +274,7 @@ cudaError_t soft_gpu_launch(const cudaLaunchConfig_t *config, const void *kernel
     size_t shared_max = SHARED_DEFAULT;
     {
         const std::lock_guard<std::mutex> lock(gpu.mutex);
-        const auto at = gpu.shared_max.find(kernel);
+        const auto at = gpu.shared_max.find({current_device, kernel});
         shared_max = at != gpu.shared_max.end() ? std::max(shared_max, (size_t)at->second) : shared_max;
     }
     if (c.gridDim.x < 1 || c.gridDim.y < 1 || c.gridDim.z < 1 || c.blockDim.x < 1 || c.blockDim.x > 1024 ||
