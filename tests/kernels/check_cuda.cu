@@ -446,6 +446,7 @@ int main(int argc, char **argv)
         {"segments", check_linear_segments},
         {"linear outputs", check_linear_outputs},
         {"ranks", check_ranks},
+        {"joins", check_joins},
         {"after", check_layers_after},
         {"rows", check_rows},
         {"heads", check_heads},

@@ -15,6 +15,7 @@ void check_linear_layers(void);
 void check_linear_segments(void); /* sums that a group of ranks can share out */
 void check_linear_outputs(void);  /* norms after, heads */
 void check_ranks(void);           /* sums that several GPUs join */
+void check_joins(void);           /* the same for many numbers of rows */
 void time_ranks(void);            /* what a join takes */
 void check_layers_after(void);    /* layers one after another, in one kernel */
 void check_rows(void);
