@@ -59,7 +59,7 @@ static const char *map_peer(const struct gr_cuda_ranks_config *c, int rank, cons
     return why;
 }
 
-static void tell(const struct gr_cuda_ipc_way *w, const struct gr_cuda_ranks_config *c, const struct offer *offers,
+static void tell(const struct gr_cuda_peer_way *w, const struct gr_cuda_ranks_config *c, const struct offer *offers,
                  struct trouble t)
 {
     char what[96];
@@ -77,7 +77,7 @@ static void tell(const struct gr_cuda_ipc_way *w, const struct gr_cuda_ranks_con
 }
 
 /* Every rank comes, and tells its own trouble. */
-static enum gr_status agree(const struct gr_cuda_ipc_way *w, const struct gr_cuda_ranks_config *c,
+static enum gr_status agree(const struct gr_cuda_peer_way *w, const struct gr_cuda_ranks_config *c,
                             const struct offer *offers, struct trouble t)
 {
     int possible = t.why == NULL;
@@ -105,24 +105,23 @@ static void ipc_hide(struct gr_cuda_peer_way *way, struct gr_cuda_shown_memory a
 static enum gr_status ipc_show(struct gr_cuda_peer_way *way, const struct gr_cuda_ranks_config *c,
                                struct gr_cuda_shown_memory all[GR_GROUP_RANK_MAX])
 {
-    const struct gr_cuda_ipc_way *w = (const struct gr_cuda_ipc_way *)(const void *)way;
     const int rank = c->group->rank, n_rank = c->group->n_rank;
     struct offer own, offers[GR_GROUP_RANK_MAX];
     struct trouble t = {.peer = rank, .why = export_own(c, &all[rank], &own)};
     GR_TRY(gr_group_all_give(c->group, &own, sizeof(own), offers));
-    GR_TRY(agree(w, c, offers, t));
+    GR_TRY(agree(way, c, offers, t));
     for (int r = 0; r < n_rank && t.why == NULL; r++) {
         t.peer = r;
         t.why = r != rank ? map_peer(c, r, &offers[r], &all[r]) : NULL;
     }
-    const enum gr_status st = agree(w, c, offers, t);
+    const enum gr_status st = agree(way, c, offers, t);
     if (st != GR_OK) {
         ipc_hide(way, all, rank, n_rank);
     }
     return st;
 }
 
-struct gr_cuda_ipc_way gr_cuda_ipc_way(bool required)
+struct gr_cuda_peer_way gr_cuda_ipc_way(bool required)
 {
-    return (struct gr_cuda_ipc_way){.way = {.show = ipc_show, .hide = ipc_hide}, .required = required};
+    return (struct gr_cuda_peer_way){.required = required, .show = ipc_show, .hide = ipc_hide};
 }

@@ -5,13 +5,7 @@
 
 #include "model/cuda/ranks_peer.h"
 
-/* A way, and what it says where that cannot be. */
-struct gr_cuda_ipc_way {
-    struct gr_cuda_peer_way way; /* first */
-    bool required;               /* why it cannot be is an error; else one line of information */
-};
-
 /* show() is GR_EUNSUPPORTED on all ranks where one GPU cannot see another's memory. */
-struct gr_cuda_ipc_way gr_cuda_ipc_way(bool required);
+struct gr_cuda_peer_way gr_cuda_ipc_way(bool required);
 
 #endif

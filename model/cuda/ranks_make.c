@@ -8,7 +8,7 @@ struct maker {
     struct gr_cuda_ranks_maker maker; /* first */
     enum gr_cuda_ranks_kind kind;
     bool allreduce;
-    struct gr_cuda_ipc_way way; /* used as long as the ranks live: a process is one rank */
+    struct gr_cuda_peer_way way; /* used as long as the ranks live: a process is one rank */
 };
 
 static void tell(const struct gr_cuda_ranks_config *c, const struct gr_cuda_ranks *r, bool allreduce)
@@ -26,7 +26,7 @@ static enum gr_status create(const struct gr_cuda_ranks_maker *maker, const stru
     enum gr_status st = GR_EUNSUPPORTED;
     if (m->kind != GR_CUDA_RANKS_NCCL) {
         m->way = gr_cuda_ipc_way(m->kind == GR_CUDA_RANKS_PEER);
-        st = gr_cuda_ranks_peer_create(c, &m->way.way, out);
+        st = gr_cuda_ranks_peer_create(c, &m->way, out);
     }
     if (st == GR_EUNSUPPORTED && m->kind == GR_CUDA_RANKS_AUTO && c->group->rank == 0) {
         log_warn("the GPUs of this group do not see each other's memory: sums go over NCCL");

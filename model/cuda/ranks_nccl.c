@@ -17,6 +17,8 @@
 #define LOOK_NS (50 * GR_MS) /* between two looks at how long a pass has taken */
 #define ABORT_NS (3 * GR_S)  /* that NCCL may take to end what it waits for */
 #define LEVELS 3             /* of eight ranks */
+#define TRIED 64             /* values of the first sum */
+#define FIRST_SUMS "first sums over NCCL"
 
 /* What a rank has at a level of the halving, and what its partner has: values [begin, end). */
 struct range {
@@ -345,12 +347,37 @@ static enum gr_status connect_all(struct nccl_ranks *p)
     return gr_group_all_ok(p->group, st);
 }
 
+/* Of small whole numbers, which are exact in any order. NCCL, too, goes through peer memory where the driver says that
+ * there is a way, and that can be wrong (ranks_proof.h). */
+static enum gr_status try_sum(struct nccl_ranks *p)
+{
+    float v[TRIED];
+    const int n_rank = p->group->n_rank;
+    for (int i = 0; i < TRIED; i++) {
+        v[i] = (float)((p->group->rank + 1) * (i + 1));
+    }
+    GR_TRY(gr_cuda_upload(p->device, p->r.part[0], v, sizeof(v), FIRST_SUMS));
+    GR_TRY(sum(p, p->r.part[0], TRIED));
+    GR_TRY(gr_cuda_check(cudaMemcpyAsync(v, p->r.part[0], sizeof(v), cudaMemcpyDeviceToHost, p->device->stream),
+                         FIRST_SUMS));
+    GR_TRY(gr_cuda_wait(p->device, FIRST_SUMS));
+    for (int i = 0; i < TRIED; i++) {
+        if (v[i] != (float)(n_rank * (n_rank + 1) / 2 * (i + 1))) {
+            log_error("tensor-parallel rank %d, cuda:%d: the first sum over NCCL is wrong: set NCCL_P2P_DISABLE=1, "
+                      "which keeps NCCL from the GPUs' peer memory",
+                      p->group->rank, p->device->index);
+            return GR_ECUDA;
+        }
+    }
+    return GR_OK;
+}
+
 /* Connections are made by the first exchange, which is to be none of a graph. */
 static enum gr_status try_all(struct nccl_ranks *p)
 {
-    GR_TRY(sum(p, p->r.part[0], 64));
+    GR_TRY(try_sum(p));
     GR_TRY(nccl_enqueue_logits(&p->r, 1));
-    return gr_cuda_wait(p->device, "first sums over NCCL");
+    return gr_cuda_wait(p->device, FIRST_SUMS);
 }
 
 static void init_change(struct nccl_ranks *p)

@@ -1,6 +1,7 @@
 #include "model/cuda/ranks_peer.h"
 
 #include "common/base/log.h"
+#include "model/cuda/ranks_proof.h"
 
 #include <stdlib.h>
 
@@ -134,12 +135,15 @@ enum gr_status gr_cuda_ranks_peer_create(const struct gr_cuda_ranks_config *c, s
     enum gr_status st = take(p);
     if (st == GR_OK) {
         st = way->show(way, c, p->shown);
+        p->shows = st == GR_OK;
+    }
+    if (p->shows) {
+        st = gr_cuda_ranks_prove(c, p->shown, way->required);
     }
     if (st != GR_OK) {
-        free(p);
+        peer_destroy(&p->ranks);
         return st;
     }
-    p->shows = true;
     connect(p);
     c->group->abort_device = abort_device;
     atomic_store(&c->group->device, &p->ranks);

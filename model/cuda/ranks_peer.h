@@ -15,6 +15,7 @@ struct gr_cuda_shown_memory {
 
 /* How this rank's device comes to see the others' memory. */
 struct gr_cuda_peer_way {
+    bool required; /* why it cannot be is an error; else a line, and another way is taken */
     /* all[c->group->rank] is the own memory; the others' are filled in, as this device sees them. All ranks come.
      * Errors are logged. */
     enum gr_status (*show)(struct gr_cuda_peer_way *w, const struct gr_cuda_ranks_config *c,
@@ -23,7 +24,8 @@ struct gr_cuda_peer_way {
     void (*hide)(struct gr_cuda_peer_way *w, struct gr_cuda_shown_memory all[GR_GROUP_RANK_MAX], int rank, int n_rank);
 };
 
-/* way: borrowed for as long as the ranks live. All ranks come. */
+/* way: borrowed for as long as the ranks live. All ranks come. GR_EUNSUPPORTED on all of them (logged): GPUs do not see
+ * each other's memory, or not what was written there (ranks_proof.h). */
 GR_NODISCARD enum gr_status gr_cuda_ranks_peer_create(const struct gr_cuda_ranks_config *c,
                                                       struct gr_cuda_peer_way *way, struct gr_cuda_ranks **out);
 

@@ -11,6 +11,7 @@ struct rank_gpus {
     struct rank_threads threads;
     struct gr_cuda_shown_memory shown[GR_GROUP_RANK_MAX]; /* each rank writes its own */
     struct gr_cuda_peer_way way;
+    bool mistaken; /* rank 0 takes its own memory for that of rank 1 */
     struct gr_cuda_ranks_maker maker;
     struct gr_llama_config config[GR_GROUP_RANK_MAX];
     enum gr_status st[GR_GROUP_RANK_MAX]; /* of those that follow, when they have ended */
@@ -29,6 +30,9 @@ static inline enum gr_status rank_gpus_show(struct gr_cuda_peer_way *w, const st
     (void)cudaGetLastError();
     GR_TRY(gr_group_all_ok(c->group, st)); /* all have written theirs */
     memcpy(all, r->shown, sizeof(r->shown));
+    if (r->mistaken && c->group->rank == 0) {
+        all[1] = all[0];
+    }
     return GR_OK;
 }
 
@@ -65,11 +69,12 @@ static inline void *rank_gpus_follow(void *arg)
 }
 
 /* c: of all ranks, head_dir of rank 0. The model on rank 0, NULL: it cannot be. */
-static inline struct gr_lm *rank_gpus_open(struct rank_gpus *r, const struct gr_llama_config *c, int n_rank,
-                                           size_t n_part_max)
+static inline struct gr_lm *rank_gpus_open_as(struct rank_gpus *r, const struct gr_llama_config *c, int n_rank,
+                                              size_t n_part_max, bool mistaken)
 {
     struct gr_lm *lm = NULL;
-    *r = (struct rank_gpus){.way = {.show = rank_gpus_show, .hide = rank_gpus_hide},
+    *r = (struct rank_gpus){.way = {.required = true, .show = rank_gpus_show, .hide = rank_gpus_hide},
+                            .mistaken = mistaken,
                             .maker = {.create = rank_gpus_make}};
     rank_threads_open(&r->threads, OVER_MEMORY, n_rank, n_part_max, UINT64_C(120000000000));
     for (int i = 0; i < n_rank; i++) {
@@ -86,6 +91,12 @@ static inline struct gr_lm *rank_gpus_open(struct rank_gpus *r, const struct gr_
     }
     const enum gr_status st = gr_cuda_llama_create(&r->config[0], 0, NULL, NULL, &lm);
     return st == GR_OK ? lm : NULL;
+}
+
+static inline struct gr_lm *rank_gpus_open(struct rank_gpus *r, const struct gr_llama_config *c, int n_rank,
+                                           size_t n_part_max)
+{
+    return rank_gpus_open_as(r, c, n_rank, n_part_max, false);
 }
 
 /* GR_OK: all ranks that follow ended as rank 0 said. */

@@ -233,6 +233,27 @@ static void test_refused(void **state)
     assert_non_null(strstr(text, "has 2 KV heads"));
 }
 
+/* A driver gives a way, and what goes over it does not arrive: a line that names both, and no model. */
+static void test_memory_of_another(void **state)
+{
+    (void)state;
+    struct log_capture log;
+    struct rank_gpus r;
+    struct gr_llama_config c = config_of(NULL);
+    if (n_gpu < 2) {
+        skip();
+    }
+    log_capture_begin(&log);
+    struct gr_lm *lm = rank_gpus_open_as(&r, &c, 2, part_max(&c), true);
+    const bool opened = lm != NULL;
+    const enum gr_status st = rank_gpus_close(&r, lm);
+    const char *text = log_capture_end(&log);
+    assert_true(!opened && st == GR_EUNSUPPORTED);
+    assert_non_null(strstr(text, "cuda:0 (rank 0) and cuda:1 (rank 1): the first does not read"));
+    assert_non_null(strstr(text, "cuda:1 (rank 1) and cuda:0 (rank 0): what the second wrote does not come"));
+    assert_non_null(strstr(text, "take --tp-transport nccl"));
+}
+
 /* ---- many tokens, and time ---- */
 
 static int n_long;
@@ -300,10 +321,8 @@ static void test_long(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiny),
-        cmocka_unit_test(test_expanded),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_tiny),    cmocka_unit_test(test_expanded),          cmocka_unit_test(test_files),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_memory_of_another),
     };
     const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_long)};
     find_models();
