@@ -295,6 +295,7 @@ static void pong(struct gr_drafter *d)
                                       .n_turn = (uint32_t)n,
                                       .round_ns = share_ns * (uint64_t)(n + 1),
                                       .more_ns = share_ns,
+                                      .first_ns = share_ns,
                                       .n_vocab = (uint32_t)d->config.n_vocab,
                                       .n_block = (uint32_t)d->pool.n_block,
                                       .n_free_block = (uint32_t)d->pool.n_free}};

@@ -72,8 +72,7 @@ double orch_tree_gain(const struct session *s)
 static struct gr_tree_worth worth_of(const struct gr_orch *o, const struct session *s)
 {
     const struct worker *w = &o->worker[s->at.target];
-    const double next_ns = gr_forecast_round_ns(&w->forecast, w->load.n_active); /* with one session more */
-    return (struct gr_tree_worth){.pass_ns = GR_MAX(next_ns - w->forecast.more_ns, 0.0),
+    return (struct gr_tree_worth){.pass_ns = gr_forecast_present_ns(&w->forecast, w->load.n_active),
                                   .n_accepted = orch_tree_gain(s)};
 }
 

@@ -316,8 +316,10 @@ void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, ui
     memmove(w->ping, w->ping + 1, w->n_ping * sizeof(w->ping[0]));
     w->rtt_ns = now_ns - p.sent_ns;
     w->n_free_block = m->pong.n_free_block;
-    w->forecast = (struct gr_round_forecast){
-        .n_active = m->pong.n_turn, .round_ns = (double)m->pong.round_ns, .more_ns = (double)m->pong.more_ns};
+    w->forecast = (struct gr_round_forecast){.n_active = m->pong.n_turn,
+                                             .round_ns = (double)m->pong.round_ns,
+                                             .more_ns = (double)m->pong.more_ns,
+                                             .first_ns = (double)m->pong.first_ns};
     if (w->info.role == GR_WORKER_DRAFT) {
         orch_balance(o, worker);
     }

@@ -9,9 +9,17 @@ double gr_forecast_round_ns(const struct gr_round_forecast *f, uint32_t n_active
     if (f->round_ns <= 0.0) {
         return 0.0;
     }
-    /* Sessions that have ended since take away what they added, but no round is shorter than nothing. */
+    if (n_active < f->n_active && f->first_ns > 0.0) {
+        return f->first_ns + (f->round_ns - f->first_ns) * n_active / f->n_active;
+    }
+    /* Sessions that have ended take away what they added, but no round is shorter than nothing. */
     const double ns = f->round_ns + f->more_ns * ((double)n_active - (double)f->n_active);
     return ns > 1.0 ? ns : 1.0;
+}
+
+double gr_forecast_present_ns(const struct gr_round_forecast *f, uint32_t n_active)
+{
+    return n_active > 0 ? gr_forecast_round_ns(f, n_active - 1) : 0.0;
 }
 
 static bool is_candidate(const struct gr_place *p, bool with_room)
@@ -73,7 +81,7 @@ int gr_place_choose(const struct gr_place *p, int n, int last)
 bool gr_pays_to_shed(const struct gr_round_forecast *from, uint32_t from_active, const struct gr_round_forecast *to,
                      uint32_t to_active)
 {
-    const double here_ns = gr_forecast_round_ns(from, from_active) - from->more_ns;
+    const double here_ns = gr_forecast_present_ns(from, from_active);
     if (from->round_ns <= 0.0 || from_active < 2) {
         return false;
     }
@@ -90,7 +98,7 @@ static double token_ns(const struct gr_tree_worth *w, double wait_ns)
 
 bool gr_pays_to_shed_to_none(const struct gr_round_forecast *from, uint32_t from_active, const struct gr_tree_worth *w)
 {
-    const double wait_ns = gr_forecast_round_ns(from, from_active) - from->more_ns;
+    const double wait_ns = gr_forecast_present_ns(from, from_active);
     return from->round_ns > 0.0 && from_active >= 2 && w->pass_ns > 0.0 && w->pass_ns <= token_ns(w, wait_ns) / 2;
 }
 

@@ -24,11 +24,17 @@ struct gr_place {
 struct gr_round_forecast {
     uint32_t n_active; /* in a turn at that time */
     double round_ns;   /* of a round with one session more than these; 0: not known */
-    double more_ns;    /* what each session after that one adds */
+    double more_ns;    /* what each session after that one adds, as a mean over many */
+    double first_ns;   /* of a round with one session alone; 0: not known */
 };
 
-/* round_ns of a worker that has n_active sessions in a turn by now; 0: not known. */
+/* round_ns of a worker that has n_active sessions in a turn by now, so of a round with one more; 0: not known. Many may
+ * have begun or ended since it said so: beyond its n_active each adds more_ns, and below it goes straight to first_ns.
+ */
 double gr_forecast_round_ns(const struct gr_round_forecast *f, uint32_t n_active);
+
+/* A round with those n_active sessions themselves; 0: there are none, or it is not known. */
+double gr_forecast_present_ns(const struct gr_round_forecast *f, uint32_t n_active);
 
 /* The place of p[0 .. n - 1] to take, -1: none fits. last: the place that was taken last, where rotation goes on;
  * -1: none was. */

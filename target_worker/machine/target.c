@@ -82,6 +82,7 @@ static void pong(struct gr_target *t)
                                       .n_turn = (uint32_t)target_decoding(t).n,
                                       .round_ns = forecast.round_ns,
                                       .more_ns = forecast.more_ns,
+                                      .first_ns = forecast.first_ns,
                                       .n_vocab = (uint32_t)t->config.n_vocab,
                                       .n_block = (uint32_t)t->pool.n_block,
                                       .n_free_block = (uint32_t)t->pool.n_free}};

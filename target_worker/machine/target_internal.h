@@ -386,9 +386,10 @@ struct decoding {
 struct decoding target_decoding(const struct gr_target *t);
 /* Sessions in a turn: queued, reading a prompt or decoding. */
 int target_in_turn(const struct gr_target *t);
-/* ns of a round with one more session like those that decode, and what each after that one adds. Zeroes: not known. */
+/* ns of a round with one more session like those that decode, what each after that one adds, as a mean over many, and
+ * of a round of one such session alone. Zeroes: not known. */
 struct round_forecast {
-    uint64_t round_ns, more_ns;
+    uint64_t round_ns, more_ns, first_ns;
 };
 struct round_forecast target_forecast(const struct gr_target *t);
 /* A drafter has been asked for a tree that has not come: it is at work. */

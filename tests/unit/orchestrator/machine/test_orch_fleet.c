@@ -250,6 +250,33 @@ static void test_predicted_rounds(void **state)
     destroy_fleet(f);
 }
 
+/* Two alike, of which one told of its rounds while many sessions were there: when those have ended and many begin at
+ * once, before it is asked again, shares are even. */
+static void test_forecast_of_another_time(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    const struct gr_orch_config c = {.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S};
+    gr_orch_configure(f->orch, &c);
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_TARGET, 0);
+    f->now_ns += GR_S;
+    (void)gr_orch_step(f->orch, f->now_ns);
+    const struct gr_msg then = {.type = GR_MSG_PONG,
+                                .pong = {.n_turn = 100, .round_ns = 9000, .more_ns = 80, .first_ns = 5000}};
+    answer_later(f, 0, then);
+    answer_later(f, 1,
+                 (struct gr_msg){.type = GR_MSG_PONG, .pong = {.round_ns = 5000, .more_ns = 40, .first_ns = 5000}});
+    answer(f);
+    for (int i = 0; i < 40; i++) {
+        (void)open_session(f, false);
+        answer(f);
+    }
+    assert_in_range(held_by(f, 0), 19, 21);
+    assert_int_equal(held_by(f, 0) + held_by(f, 1), 40);
+    destroy_fleet(f);
+}
+
 /* A drafter whose trees take long sheds sessions to one that has less to do, one for each PONG, until it does not pay.
  */
 static void test_busy_drafter_sheds(void **state)
@@ -675,6 +702,7 @@ int main(void)
         cmocka_unit_test(test_newcomer_is_not_blamed),
         cmocka_unit_test(test_idle_sessions_move),
         cmocka_unit_test(test_predicted_rounds),
+        cmocka_unit_test(test_forecast_of_another_time),
         cmocka_unit_test(test_busy_drafter_sheds),
         cmocka_unit_test(test_drain_target),
         cmocka_unit_test(test_turn_crosses_the_drain),

@@ -72,6 +72,9 @@ static void test_forecast(void **state)
     assert_true(gr_forecast_round_ns(&f, 1) == 800);
     const struct gr_round_forecast steep = {.n_active = 30, .round_ns = 1000, .more_ns = 100};
     assert_true(gr_forecast_round_ns(&steep, 0) == 1); /* never less than that */
+    const struct gr_round_forecast curve = {.n_active = 100, .round_ns = 1000, .more_ns = 50, .first_ns = 600};
+    assert_true(gr_forecast_round_ns(&curve, 0) == 600 && gr_forecast_round_ns(&curve, 50) == 800);
+    assert_true(gr_forecast_round_ns(&curve, 100) == 1000 && gr_forecast_round_ns(&curve, 102) == 1100);
     const struct gr_round_forecast none = {.n_active = 1, .more_ns = 100};
     assert_true(gr_forecast_round_ns(&none, 7) == 0);
 }
