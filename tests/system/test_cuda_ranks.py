@@ -16,7 +16,7 @@ import time
 
 from gpus import N_GPU, SOFT, WHY
 from harness import BUILD, HEAD, ROOT, TARGET, Running, alive, case, generate, main, refused, wait_for
-from ranks import interrupt_a_run, ranks_of, wait_for_ranks
+from ranks import interrupt_a_run, ranks_of, stop_a_rank, texts_of_llama31, wait_for_ranks
 from served import Serve
 
 TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "20000"))
@@ -137,6 +137,11 @@ def ncclAllReduce_is_another_numerics():  # pylint: disable=invalid-name
         assert "in NCCL's order" in s.log(), s.log()
 
 
+@case
+def a_model_with_eight_kv_heads():
+    texts_of_llama31(group, sizes(), 4 if SOFT else 200)
+
+
 # ---- ends ----
 
 @case
@@ -163,18 +168,10 @@ def a_killed_rank_ends_the_group_and_the_text_goes_on():
 
 @case
 def a_stopped_rank_ends_the_group_within_the_limit():
-    """It neither computes nor dies."""
     tokens = 12 if SOFT else 3000
+    want = json.loads(Running(*TP8, *group(1), tokens=tokens).end(600)[1])["token_ids"]
     for way in WAYS:
-        r = Running(*TP8, *group(2, way), "--rank-timeout", "5s" if SOFT else "2s", tokens=tokens, log="info")
-        target = wait_for_ranks(r, 2, GROUP_S)
-        rank = ranks_of(target)[0]
-        begin = time.monotonic()
-        os.kill(rank, signal.SIGSTOP)
-        wait_for(lambda: not alive(target) and not alive(rank), 60)  # pylint: disable=cell-var-from-loop
-        took = time.monotonic() - begin
-        status, out, said = r.end(600)
-        assert status == 0 and len(json.loads(out)["token_ids"]) == tokens, said
+        said, took = stop_a_rank((*TP8, *group(2, way)[2:]), tokens, "5s" if SOFT else "2s", want, GROUP_S)
         assert "the group ends" in said, said
         assert took < (60 if SOFT else 10), took
         print(f"# {way}: the group ended after {took:.1f} s", flush=True)

@@ -13,7 +13,7 @@ import sys
 import time
 
 from harness import DRAFT, HEAD, ROOT, TARGET, Running, alive, case, children, generate, main, refused, run, wait_for
-from ranks import interrupt_a_run, ranks_of, wait_for_ranks
+from ranks import interrupt_a_run, ranks_of, stop_a_rank, texts_of_llama31, wait_for_ranks
 from served import Folder, Serve, worker
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
@@ -46,6 +46,11 @@ def of_the_demo_pair_too():
     want = generate(*args)["token_ids"]
     for name, method in METHODS.items():
         assert generate(*args, "--tensor-parallel-size", "2", *method)["token_ids"] == want, name
+
+
+@case
+def of_a_model_with_eight_kv_heads():
+    texts_of_llama31(lambda n: ("-tp", str(n)), (2, 4, 8), 100)
 
 
 @case
@@ -115,17 +120,9 @@ def a_killed_rank_0_takes_the_others_along():
 
 @case
 def a_stopped_rank_is_named():
-    """It neither computes nor dies: the limit in time ends the group, with the rank and the step, and it comes back."""
-    tokens = 600
-    r = Running(*GROUP, "-tp", "2", "--rank-timeout", "2s", tokens=tokens, log="info")
-    target = wait_for_ranks(r, 2)
-    rank = ranks_of(target)[0]
-    begin = time.monotonic()
-    os.kill(rank, signal.SIGSTOP)
-    wait_for(lambda: not alive(target) and not alive(rank))
-    took = time.monotonic() - begin
-    status, out, said = r.end()
-    assert status == 0 and len(json.loads(out)["token_ids"]) == tokens, said
+    """The limit in time ends the group, with the rank and the step, and it comes back."""
+    want = generate("--prompt", "import os", "--ignore-eos", "--max-tokens", "600", *GROUP)["token_ids"]
+    said, took = stop_a_rank(GROUP, 600, "2s", want)
     assert "rank 0: rank 1 has not come to step " in said and "within 2.0 s" in said, said
     assert took < 10, took
 
