@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from harness import DRAFT, HEAD, ROOT, TARGET, Running, alive, case, children, generate, main, refused, run, wait_for
+from harness import DRAFT, HEAD, ROOT, SLOW, TARGET, Running, alive, case, children, generate, main, refused, run, wait_for
 from ranks import interrupt_a_run, ranks_of, stop_a_rank, texts_of_llama31, wait_for_ranks
 from served import Folder, Serve, worker
 
@@ -116,6 +116,43 @@ def a_killed_rank_0_takes_the_others_along():
     wait_for(lambda: not any(alive(pid) for pid in ranks))
     status, out, said = r.end()
     assert status == 0 and len(json.loads(out)["token_ids"]) == tokens, said
+
+
+@case
+def a_session_goes_on_at_a_target_of_another_size():
+    """From two ranks to four, and from four to one: what ends is a whole target, and another one has the session."""
+    tokens, folder = 600, Folder()
+    want = generate("--ignore-eos", "--max-tokens", str(tokens), *GROUP)["token_ids"]
+
+    def target(s, n):
+        return worker("graft-target", folder, s.address, *GROUP, "--threads", "1", *(("-tp", n) if n != "1" else ()))
+
+    def number_of(s, pid):
+        wait_for(lambda: any(w["pid"] == pid for w in s.list()["workers"]))
+        return next(str(w["worker"]) for w in s.list()["workers"] if w["pid"] == pid)
+
+    def hand_over(s, old, n_old, new):
+        """The session runs at `old`, since the other one takes none, and `old` is killed."""
+        number = number_of(s, new.pid)
+        s.graft("worker", "drain", number)
+        r = s.start(tokens=tokens)
+        s.wait_running()
+        s.graft("worker", "undrain", number)
+        ranks = ranks_of(old.pid)
+        assert len(ranks) == n_old - 1, ranks
+        os.kill(old.pid, signal.SIGKILL)
+        out, err = r.communicate(timeout=120 * SLOW)
+        assert r.returncode == 0, err
+        out = json.loads(out)
+        assert out["token_ids"] == want and out["metrics"]["reopens"] == 1, out["metrics"]
+        wait_for(lambda: not any(alive(pid) for pid in ranks))
+
+    with Serve(spawn=False, folder=folder) as s, target(s, "2") as two:
+        s.wait()
+        with target(s, "4") as four:
+            hand_over(s, two, 2, four)
+            with target(s, "1") as one:
+                hand_over(s, four, 4, one)
 
 
 @case
