@@ -6,17 +6,25 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
+#define RIG_OTHER "other:1" /* the twin's target, where it is another one */
+
 /* ---- the drafter's edge ---- */
+
+static uint32_t peer_of(const struct rig *r, uint64_t session)
+{
+    return session == 2 ? r->twin_peer : RIG_PEER;
+}
 
 static uint8_t *rig_begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t n)
 {
     struct rig *r = ctx;
     (void)class;
-    assert_int_equal(peer, RIG_PEER);
+    assert_true(peer == RIG_PEER || peer == r->twin_peer);
     assert_true(n <= sizeof(r->out.bytes));
     return r->out.bytes;
 }
@@ -25,9 +33,9 @@ static void rig_end(void *ctx, uint32_t peer, uint32_t n)
 {
     struct rig *r = ctx;
     struct gr_frame_header h;
-    (void)peer;
     r->out.len = n;
     assert_int_equal(gr_wire_decode_header(r->out.bytes, n, &h), GR_OK);
+    assert_int_equal(peer, peer_of(r, h.session));
     if (h.session == 2) {
         if (h.type == GR_FRAME_DRAFT && h.base_len == (uint32_t)r->len) {
             r->n_twin_draft++;
@@ -87,11 +95,10 @@ static void rig_job(void *ctx, struct gr_draft_job *job)
 static enum gr_status rig_connect(void *ctx, const char *address, uint64_t incarnation, const char *transport,
                                   uint32_t *peer_out)
 {
+    const struct rig *r = ctx;
     (void)incarnation;
-    (void)ctx;
-    (void)address;
     (void)transport;
-    *peer_out = RIG_PEER;
+    *peer_out = strcmp(address, RIG_OTHER) == 0 ? r->twin_peer : RIG_PEER;
     return GR_OK;
 }
 
@@ -106,9 +113,15 @@ void rig_attach(struct rig *r)
     if (r->twin) {
         struct gr_msg m = r->attach;
         m.session = 2;
+        if (r->twin_peer != RIG_PEER) {
+            snprintf(m.attach.address, sizeof(m.attach.address), "%s", RIG_OTHER);
+        }
         gr_drafter_on_msg(r->drafter, &m, 0);
     }
     gr_drafter_on_peer_ready(r->drafter, RIG_PEER, "rig", 0);
+    if (r->twin_peer != RIG_PEER) {
+        gr_drafter_on_peer_ready(r->drafter, r->twin_peer, "rig", 0);
+    }
 }
 
 #define CHUNK 32
@@ -184,6 +197,7 @@ struct rig *rig_create(const struct rig_config *c)
                                               .auto_tree = c->auto_tree}}};
     r->round = 1;
     r->twin = c->twin;
+    r->twin_peer = c->two_peers ? RIG_PEER + 1 : RIG_PEER;
     return r;
 }
 
@@ -267,7 +281,7 @@ int32_t rig_pick(const struct rig *r, const int32_t *token, int n)
 
 /* Its rows are where a device has written them, and what follows the head is none of it. They may be written over when
  * it has been taken. */
-static void deliver_apart(struct rig *r, struct rig_frame f)
+static void deliver_apart(struct rig *r, uint64_t session, struct rig_frame f)
 {
     const size_t n = f.len - GR_BULK_HEAD_BYTES;
     assert_true(n <= GR_FAR_PAGE_BYTES);
@@ -275,18 +289,18 @@ static void deliver_apart(struct rig *r, struct rig_frame f)
     memset(f.bytes + GR_BULK_HEAD_BYTES, 0xff, n);
     assert_int_equal(r->far.memory.arrived(&r->far), GR_OK);
     r->body = r->far_body;
-    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f.bytes, f.len, r->now_ns), GR_OK);
+    assert_int_equal(gr_drafter_on_frame(r->drafter, peer_of(r, session), f.bytes, f.len, r->now_ns), GR_OK);
     r->body = NULL;
     assert_int_equal(r->far.memory.wait(&r->far), GR_OK);
     memset(test_far_at(r->far_body), 0xff, n);
 }
 
-static void deliver(struct rig *r, const struct rig_frame *f)
+static void deliver(struct rig *r, uint64_t session, const struct rig_frame *f)
 {
     if (rig_far == RIG_FAR_BODIES && r->lm->far_features && f->bytes[GR_WIRE_OFF_TYPE] == GR_FRAME_FEATURES) {
-        deliver_apart(r, *f);
+        deliver_apart(r, session, *f);
     } else {
-        assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f->bytes, f->len, r->now_ns), GR_OK);
+        assert_int_equal(gr_drafter_on_frame(r->drafter, peer_of(r, session), f->bytes, f->len, r->now_ns), GR_OK);
     }
 }
 
@@ -295,11 +309,11 @@ void rig_deliver(struct rig *r, size_t n)
     struct rig_frame *f = &r->log[r->n_log];
     f->len = n;
     r->n_log = (r->n_log + 1) % RIG_N_LOG;
-    deliver(r, f);
+    deliver(r, 1, f);
     if (r->twin) {
         struct rig_frame copy = *f;
         copy.bytes[8] = 2; /* the session's lowest byte */
-        deliver(r, &copy);
+        deliver(r, 2, &copy);
     }
     assert_true(gr_drafter_check(r->drafter));
 }
@@ -438,7 +452,7 @@ void rig_start(struct rig *r, int n_prompt, int n_want)
 void rig_assert_fresh(const struct rig *r, const struct rig_config *c, int n_want)
 {
     struct rig_config plain = *c;
-    plain.ahead = plain.twin = false;
+    plain.ahead = plain.twin = plain.two_peers = false;
     plain.flip_round = 0;
     struct rig *f = rig_create(&plain);
     memcpy(f->token, r->token, sizeof(f->token));

@@ -49,7 +49,8 @@ struct rig {
     uint32_t error_code; /* of the last one */
     /* a second session that is told the same */
     bool twin;
-    bool more; /* VERDICTs say that another session's follows */
+    uint32_t twin_peer; /* whose it is */
+    bool more;          /* VERDICTs say that another session's follows */
     int n_twin_draft;
     struct gr_token_tree twin_tree;
     struct rig_frame log[RIG_N_LOG]; /* what it was sent */
@@ -74,8 +75,9 @@ struct rig_config {
     float sharpness;
     float temperature;
     bool twin;
-    bool head; /* set by rig_heads */
-    bool raw;  /* with a head: it is sent captured states */
+    bool two_peers; /* the twin is another target's */
+    bool head;      /* set by rig_heads */
+    bool raw;       /* with a head: it is sent captured states */
     int n_vocab_head;
     int32_t window;  /* 0: RIG_N_CTX */
     int32_t context; /* of a head; 0: all */

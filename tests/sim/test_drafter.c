@@ -694,6 +694,43 @@ static void test_sessions_of_a_pass(void **state)
     rig_destroy(r);
 }
 
+/* Sessions of two targets: one job has both, each target gets its own session's tree, which is the one that it would
+ * get from a drafter of its own; a target that goes takes nothing along. */
+static void test_two_targets_in_one_job(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        const struct rig_config c = {.seed = seed,
+                                     .blur = 3,
+                                     .twin = true,
+                                     .two_peers = true,
+                                     .temperature = seed % 2 == 0 ? 0.0f : 0.8f,
+                                     .n_node = 14,
+                                     .depth = 4,
+                                     .top_k = 4};
+        struct rig *r = rig_create(&c);
+        rig_start(r, 40, 63);
+        for (int i = 0; i < 20; i++) {
+            rig_assert_fresh(r, &c, 63); /* and the twin's is the same: rig_await_draft() */
+            (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+            (void)gr_drafter_step(r->drafter, r->now_ns);
+            assert_non_null(r->job);
+            assert_int_equal(r->job->n_seq, 2);
+            rig_await_draft(r);
+        }
+        r->n_error_expected = 1;
+        gr_drafter_on_peer_lost(r->drafter, r->twin_peer, GR_ECLOSED, "killed");
+        r->twin = false;
+        for (int i = 0; i < 5; i++) {
+            (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+            rig_await_draft(r);
+            rig_assert_fresh(r, &c, 63);
+        }
+        assert_int_equal(gr_drafter_counters(r->drafter)->n_desync, 0);
+        rig_destroy(r);
+    }
+}
+
 /* Trees at temperatures that are greedy are those at 0; others are refused before they do anything. */
 static void test_temperatures(void **state)
 {
@@ -737,6 +774,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_slow_drafter),
         cmocka_unit_test(test_replays),
         cmocka_unit_test(test_sessions_of_a_pass),
+        cmocka_unit_test(test_two_targets_in_one_job),
         cmocka_unit_test(test_any_order),
         cmocka_unit_test(test_flip_is_repaired),
         cmocka_unit_test(test_attached_anew),
