@@ -63,6 +63,14 @@ static bool is_freer(const struct gr_place *a, const struct gr_place *b)
     return a->n_free_block > b->n_free_block;
 }
 
+static bool is_better(const struct gr_place *a, const struct gr_place *b, bool are_compared)
+{
+    if (are_compared && a->n_prompt != b->n_prompt) {
+        return a->n_prompt > b->n_prompt;
+    }
+    return is_freer(a, b);
+}
+
 int gr_place_choose(const struct gr_place *p, int n, int last)
 {
     const bool with_room = some_have_room(p, n);
@@ -71,7 +79,7 @@ int gr_place_choose(const struct gr_place *p, int n, int last)
     for (int k = 1; k <= n; k++) {
         const int i = (last + k) % n;
         const bool is_fast = longest_ns == 0.0 || p[i].round_ns <= longest_ns;
-        if (is_candidate(&p[i], with_room) && is_fast && (best < 0 || is_freer(&p[i], &p[best]))) {
+        if (is_candidate(&p[i], with_room) && is_fast && (best < 0 || is_better(&p[i], &p[best], longest_ns > 0.0))) {
             best = i;
         }
     }

@@ -1,9 +1,11 @@
 /* Where a session goes: which of the workers of a role takes it. Pure.
  *
  * Workers whose predicted round is within a quarter of the shortest one count as equally fast, since predictions are
- * no better than that; among them the one with the fewest sessions in a turn is taken, then the one with the fewest
- * sessions at all, then the one with the most free KV blocks, then the next one in rotation. A worker without room is
- * taken only where none has any: it then says so itself. */
+ * no better than that; among them the one that holds most of the session's prompt already is taken, then the one with
+ * the fewest sessions in a turn, then the one with the fewest sessions at all, then the one with the most free KV
+ * blocks, then the next one in rotation. Where a candidate's round is not known none is compared, and what they hold of
+ * the prompt is not either: nothing would keep all sessions that begin alike from going to one worker then. A worker
+ * without room is taken only where none has any: it then says so itself. Decision D-205. */
 #ifndef GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
 #define GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
 
@@ -17,7 +19,9 @@ struct gr_place {
     uint32_t n_active;     /* sessions in a turn, those that are being opened or closed included */
     uint32_t n_held;       /* the same, and idle ones */
     uint32_t n_free_block; /* of its KV pool; 0 also where that is not known */
-    double round_ns;       /* predicted time of a round with this session; 0: not known */
+    uint32_t n_prompt; /* tokens from the prompt's begin whose KV it holds in blocks that are kept for whoever begins
+                          alike, whole blocks alone; 0: none, or not known */
+    double round_ns;   /* predicted time of a round with this session; 0: not known */
 };
 
 /* What a worker has said of its rounds, with the sessions that it had then. */

@@ -63,6 +63,47 @@ static void test_order_of_reasons(void **state)
     assert_int_equal(gr_place_choose(p, 3, 1), 2);
 }
 
+/* What a worker holds of the prompt: after the predicted round, before who has less to do. */
+static void test_prompt_that_is_held(void **state)
+{
+    (void)state;
+    struct gr_place p[3] = {place(0, 0, 10, 100), place(3, 5, 2, 120), place(0, 0, 10, 200)};
+    p[1].n_prompt = 32;
+    p[2].n_prompt = 1024;
+    assert_int_equal(gr_place_choose(p, 3, 0), 1); /* as fast as the first, and has some of it */
+    p[0].n_prompt = 48;
+    assert_int_equal(gr_place_choose(p, 3, 0), 0); /* more of it */
+    p[1].n_prompt = 48;
+    assert_int_equal(gr_place_choose(p, 3, 0), 0); /* as much, and less to do */
+    p[2].round_ns = 120;
+    assert_int_equal(gr_place_choose(p, 3, 0), 2); /* by now as fast as they are */
+    p[2].has_room = false;
+    assert_int_equal(gr_place_choose(p, 3, 0), 0);
+    p[0].round_ns = 0; /* not known: none is compared */
+    p[1].n_prompt = 1024;
+    assert_int_equal(gr_place_choose(p, 3, 0), 0);
+}
+
+/* Sessions that begin alike go where their prompt is until its rounds are longer than another's by a quarter. */
+static void test_one_prompt_does_not_fill_one_worker(void **state)
+{
+    (void)state;
+    const struct gr_round_forecast f = {.round_ns = 1000, .more_ns = 100};
+    uint32_t n[2] = {0, 0};
+    int last = -1;
+    for (int i = 0; i < 60; i++) {
+        struct gr_place p[2];
+        for (int k = 0; k < 2; k++) {
+            p[k] = place(n[k], n[k], 0, gr_forecast_round_ns(&f, n[k]));
+            p[k].n_prompt = k == 0 ? 512 : 0;
+        }
+        last = gr_place_choose(p, 2, last);
+        n[last]++;
+    }
+    assert_in_range(n[0], 34, 38); /* 1000 + 100 n = 1.25 (1000 + 100 (60 - n)) at n = 34.4 */
+    assert_int_equal(n[0] + n[1], 60);
+}
+
 static void test_forecast(void **state)
 {
     (void)state;
@@ -194,9 +235,14 @@ static void test_index(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nobody),   cmocka_unit_test(test_order_of_reasons),
-        cmocka_unit_test(test_forecast), cmocka_unit_test(test_slow_worker_gets_fewer),
-        cmocka_unit_test(test_shedding), cmocka_unit_test(test_shedding_to_none),
+        cmocka_unit_test(test_nobody),
+        cmocka_unit_test(test_order_of_reasons),
+        cmocka_unit_test(test_prompt_that_is_held),
+        cmocka_unit_test(test_one_prompt_does_not_fill_one_worker),
+        cmocka_unit_test(test_forecast),
+        cmocka_unit_test(test_slow_worker_gets_fewer),
+        cmocka_unit_test(test_shedding),
+        cmocka_unit_test(test_shedding_to_none),
         cmocka_unit_test(test_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
