@@ -3,8 +3,10 @@
  * nothing that a rank other than 0 believes to be true of logits matters. `test_ranks long N`: N tokens, each text
  * another. */
 #include "model/llama.h"
+#include "model/load/shard.h"
 #include "model/step.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,6 +40,8 @@ struct ranks {
 
 static enum rank_threads_over over; /* what the ranks exchange their sums over */
 static struct ranks *watching;      /* by the operations below */
+static const float *planted;        /* logits that ranks have computed, as it were; NULL: their own */
+static int n_block_fewer;           /* KV blocks that rank r has room for less than rank r - 1 */
 
 static bool all_zero(const float *x, size_t n)
 {
@@ -62,6 +66,10 @@ static enum gr_status watched_join(struct gr_group *g, float *out, size_t n)
 static enum gr_status watched_gather(struct gr_group *g, const struct gr_group_rows *rows)
 {
     struct watched *w = &watching->watched[g->rank];
+    if (planted != NULL && rows->n_row == 1) {
+        const int begin = rows->begin[g->rank], width = rows->begin[g->rank + 1] - begin;
+        memcpy((float *)(uintptr_t)rows->mine, planted + begin, (size_t)width * sizeof(float));
+    }
     const enum gr_status st = w->real->gather(g, rows);
     if (w->flips && rows->n_row > 0) {
         uint32_t bits = 0;
@@ -117,6 +125,7 @@ static void open_ranks(struct ranks *r, const char *geometry, const char *isa, i
         watch(r, i);
         followers[i] = (struct follower){.config = r->config};
         followers[i].config.group = r->threads.group[i];
+        followers[i].config.n_pool_block -= i * n_block_fewer;
     }
     for (int i = 1; i < n_rank; i++) {
         rank_threads_start(&r->threads, i, follow, &followers[i]);
@@ -247,6 +256,81 @@ static void test_flipped_bit(void **state)
     close_ranks(&r);
 }
 
+/* Rows of logits that could be picked from in several ways. */
+struct tie_rows {
+    int n_vocab, n_row;                /* n_row: with padding */
+    int border[GR_GROUP_RANK_MAX + 1]; /* of eight ranks, which are those of fewer, too */
+    float *v;                          /* owned */
+};
+
+static void level(struct tie_rows *t, float at)
+{
+    for (int i = 0; i < t->n_row; i++) {
+        t->v[i] = i < t->n_vocab ? at : 1e30f; /* padding can never win */
+    }
+}
+
+/* Row `which` of the cases below; false: there are no more. */
+static bool tie_row(struct tie_rows *t, int which)
+{
+    enum { PAIRS = 7, ALL = PAIRS, NOTHING, NOT_NUMBERS, AFTER_THEM, N_ROW };
+    level(t, which == NOTHING ? -INFINITY : -3.0f);
+    for (int r = 1; r < GR_GROUP_RANK_MAX; r++) {
+        if (which == r - 1 || which == ALL || which == AFTER_THEM) {
+            t->v[t->border[r] - 1] = t->v[t->border[r]] = 5.0f;
+        }
+    }
+    if (which == NOT_NUMBERS || which == AFTER_THEM) {
+        t->v[0] = t->v[t->border[4]] = NAN;
+    }
+    return which < N_ROW;
+}
+
+static int pick(struct gr_lm *lm, const struct tie_rows *t)
+{
+    static const int32_t token = 1;
+    planted = t->v;
+    golden_run(lm, &token, 0, 1, 1, NULL);
+    planted = NULL;
+    return lm->kernels->argmax(lm->logits, lm->n_vocab, false);
+}
+
+/* Equal maxima on both sides of every border, NaN, rows of -inf, padding: the id is that of one rank, the lowest. */
+static void test_ties_at_borders(void **state)
+{
+    (void)state;
+    struct ranks r;
+    struct tie_rows t = {0};
+    for (int n = 1; n <= GR_GROUP_RANK_MAX; n *= 2) {
+        open_ranks(&r, "test-tp8", NULL, n);
+        t.n_vocab = r.lm->n_vocab, t.n_row = r.lm->n_vocab_stride;
+        t.v = calloc((size_t)t.n_row, sizeof(*t.v));
+        assert_non_null(t.v);
+        for (int k = 0; k <= GR_GROUP_RANK_MAX; k++) {
+            t.border[k] = gr_shard_vocab(t.n_vocab, GR_GROUP_RANK_MAX, k);
+        }
+        for (int which = 0; tie_row(&t, which); which++) {
+            const int want = r.lm->kernels->argmax(t.v, t.n_vocab, false);
+            assert_int_equal(pick(r.lm, &t), want);
+            assert_true(which > 6 || want == t.border[which + 1] - 1);
+        }
+        free(t.v);
+        close_ranks(&r);
+    }
+}
+
+/* One rank has less room than another: all have as many KV blocks as the one with the least. */
+static void test_unequal_room(void **state)
+{
+    (void)state;
+    struct ranks r;
+    n_block_fewer = 3;
+    open_ranks(&r, "test-tp8", NULL, 4);
+    n_block_fewer = 0;
+    assert_int_equal(r.lm->n_pool_block, GOLDEN_N_POOL - 9);
+    close_ranks(&r);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -350,8 +434,9 @@ static void test_long(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_bits),  cmocka_unit_test(test_over_tcp), cmocka_unit_test(test_every_isa),
-        cmocka_unit_test(test_flipped_bit), cmocka_unit_test(test_refused),  cmocka_unit_test(test_wrong_step),
+        cmocka_unit_test(test_equal_bits),      cmocka_unit_test(test_over_tcp),     cmocka_unit_test(test_every_isa),
+        cmocka_unit_test(test_ties_at_borders), cmocka_unit_test(test_unequal_room), cmocka_unit_test(test_flipped_bit),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_wrong_step),
     };
     const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_long)};
     if (argc == 3 && strcmp(argv[1], "long") == 0) {
