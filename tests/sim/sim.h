@@ -122,6 +122,8 @@ struct gr_drafter *sim_drafter(struct sim *s);
 bool sim_is_linked(const struct sim *s, bool target);
 /* Called after every finished pass; for tests that look inside. */
 void sim_on_pass(struct sim *s, void (*fn)(struct sim *s, void *arg), void *arg);
+/* In such a call: kill -9 of the target when the event is over. */
+void sim_kill_target(struct sim *s);
 /* Called with each frame before it is delivered; may change it or make it shorter. With this hook a refused frame is no
  * failure of the test: the connection is lost for both ends, as a worker would do it. */
 void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len),

@@ -102,6 +102,7 @@ struct sim {
     void (*on_frame)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len);
     void *on_frame_arg;
     int n_error, n_lost, n_fault;
+    bool kills_target;
     struct sim_counts counts;
 };
 

@@ -456,9 +456,20 @@ static void maybe_drain(struct sim *s, const struct event *e)
     }
 }
 
+void sim_kill_target(struct sim *s)
+{
+    s->kills_target = true;
+}
+
 void sim_maybe_fault(struct sim *s, const struct event *e)
 {
     const struct sim_faults *f = &s->config.faults;
+    if (s->kills_target) {
+        s->kills_target = false;
+        s->counts.n_target_kill++;
+        kill_worker(s, TARGET);
+        return;
+    }
     if (e->at != ORCH) {
         maybe_drain(s, e);
     }
