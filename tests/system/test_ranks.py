@@ -8,6 +8,7 @@ GRAFT_TEST_LONG: more prompts and seeds.
 usage: test_ranks.py BUILD_DIR SOURCE_ROOT      prints TAP"""
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -85,6 +86,37 @@ def several_answers_at_once():
     texts = [[json.loads(line)["token_ids"] for line in run(*args, *more).stdout.splitlines()]
              for more in ((), ("-tp", "4"))]
     assert len(texts[0]) == 3 and texts[0] == texts[1]
+
+
+# ---- memory ----
+
+def own_mib(pid):
+    """Memory of a process that is not of files."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("RssAnon")) / 1024
+
+
+def own_mib_of(n):
+    """Of each rank, when the group computes; and what the line of rank 0 says that its weights take."""
+    r = Running(*GROUP, *(("-tp", str(n)) if n > 1 else ()), "--kv-blocks", "260", tokens=3000, log="info")
+    try:
+        target = wait_for_ranks(r, n)
+        weights = int(re.search(r"weights (\d+) MiB", r.said())[1])
+        return [own_mib(pid) for pid in (target, *ranks_of(target))], weights
+    finally:
+        r.p.send_signal(signal.SIGINT)
+        r.end()
+
+
+@case
+def a_rank_takes_its_part_of_the_weights():
+    """What a rank leaves to others it has not got, but for a fifth (norms, the embedding, chance)."""
+    (one,), weights = own_mib_of(1)
+    for n in (2, 4):
+        each, _ = own_mib_of(n)
+        print(f"# weights of {weights} MiB; one process has {one:.0f} MiB of its own, {n} ranks "
+              f"{', '.join(f'{m:.0f}' for m in each)}", flush=True)
+        assert max(each) < one - 0.8 * weights * (n - 1) / n, (n, each, one)
 
 
 # ---- ends ----
