@@ -33,12 +33,12 @@ BUILDS = [
       "-Dcuda=disabled"],
      ["--suite", "transport", "--suite", "threads"]),
     ("soft gpu", "build-test/soft", "gcc", ["-Dwerror=true", "-Dsoft_gpu=true", "-Dfuzz=disabled"],
-     ["--suite", "soft_gpu"]),
+     ["--suite", "soft_gpu", "--no-suite", "soft_gpu_long"]),
 ]
 
 
 BESIDE = "beside"  # suite of tests beside which something else may go on
-IN_LONG = {"gcc": "long", "clang asan+ubsan": "rdma"}  # suites that --long adds
+IN_LONG = {"gcc": "long", "clang asan+ubsan": "rdma", "soft gpu": "soft_gpu_long"}  # suites that --long adds
 # Of every change: gcc's build, without what takes long or needs the RDMA machine. The rest is --all's.
 QUICK = {"gcc": ["--no-suite", "long", "--no-suite", "rdma", "--no-suite", "all"]}
 
