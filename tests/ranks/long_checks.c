@@ -122,10 +122,31 @@ static void *take_and_give(void *arg)
     return NULL;
 }
 
+/* A captured join has nodes that a replay runs as they are: no conditions, no graph within it. */
+static enum gr_status check_nodes(struct rank *k)
+{
+    enum { N_NODE = 256 };
+    cudaGraph_t graph;
+    cudaGraphNode_t node[N_NODE];
+    size_t n = N_NODE;
+    k->n_join = 2;
+    GR_TRY(gr_cuda_check(cudaStreamBeginCapture(k->device.stream, cudaStreamCaptureModeThreadLocal), "capture"));
+    GR_TRY(rank_enqueue_joins(k, 1));
+    GR_TRY(gr_cuda_check(cudaStreamEndCapture(k->device.stream, &graph), "capture"));
+    GR_TRY(gr_cuda_check(cudaGraphGetNodes(graph, node, &n), "nodes of a graph"));
+    for (size_t i = 0; i < n && i < N_NODE; i++) {
+        enum cudaGraphNodeType type;
+        GR_TRY(gr_cuda_check(cudaGraphNodeGetType(node[i], &type), "a node of a graph"));
+        k->n_bad += type == cudaGraphNodeTypeConditional || type == cudaGraphNodeTypeGraph;
+    }
+    k->n_bad += n < 2; /* a kernel for each join, at least */
+    return gr_cuda_check(cudaGraphDestroy(graph), "graph");
+}
+
 enum gr_status check_captures(struct rank *k, int n)
 {
     struct taker t = {.device = k->device.index};
-    enum gr_status st = GR_OK;
+    enum gr_status st = check_nodes(k);
     GR_ASSERT(pthread_create(&t.thread, NULL, take_and_give, &t) == 0);
     for (int i = 0; i < n && st == GR_OK; i++) {
         st = rank_check_graph(k, 1 + i % 3, 1);

@@ -664,4 +664,19 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
     delete graph;
     return cudaSuccess;
 }
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
+{
+    for (size_t i = 0; i < graph->op.size() && i < *n; i++) {
+        nodes[i] = (cudaGraphNode_t)&graph->op[i];
+    }
+    *n = graph->op.size();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
+{
+    *type = ((const Operation *)node)->host ? cudaGraphNodeTypeHost : cudaGraphNodeTypeKernel;
+    return cudaSuccess;
+}
 }
