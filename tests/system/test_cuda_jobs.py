@@ -76,9 +76,11 @@ def more_workers_than_gpus_are_refused():
     assert f"sees {N_GPU} GPUs, and {N_GPU + 1} ranks of that host want" in done.stderr, done.stderr[-4000:]
 
 
-def of_two_hosts(rank):
+def of_two_hosts(folder):
     """NCCL goes by its host's name, so these two have neither peer memory nor shared memory between them."""
-    return ("--device", f"cuda:{rank}"), {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "INFO"}
+    return lambda rank: (("--device", f"cuda:{rank}"),
+                         {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "INFO",
+                          "NCCL_DEBUG_FILE": os.path.join(folder, f"nccl{rank}")})
 
 
 @case
@@ -87,10 +89,12 @@ def sums_over_the_network_of_nccl():
     n_token = "8" if SOFT else str(TOKENS)
     one = ("--target-device", "cuda:0", "--geometry", "test-tp8", "--max-model-len", "4096")
     want = generate(*TURN, n_token, *one, timeout=300)["token_ids"]
-    with serving(2, *one[2:], each=of_two_hosts, within=UP_S) as (s, g):
+    with tempfile.TemporaryDirectory() as folder, serving(2, *one[2:], each=of_two_hosts(folder), within=UP_S) as (s, g):
         assert s.generate("--max-tokens", n_token, timeout=UP_S)["token_ids"] == want
         if not SOFT:
-            assert re.search(r"via NET/", g.said(0)), g.said(0)[-4000:]
+            with open(os.path.join(folder, "nccl0"), encoding="utf-8") as f:
+                told = f.read()
+            assert "via NET/" in told and "via P2P" not in told and "via SHM" not in told, told[-4000:]
         old = [g.worker(r) for r in range(2)]
         os.kill(old[1], signal.SIGKILL)
         wait_for(lambda: not any(alive(pid) for pid in old), 60)
