@@ -60,6 +60,7 @@ static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_confi
     if (c->n_block > 0) {
         gr_child_args_add_number(&a, "--kv-blocks", c->n_block);
     }
+    gr_child_args_add(&a, "--prefix-cache", "off"); /* a prompt that is measured twice is computed twice */
     gr_child_args_add(&a, "--prefill-share", c->prefill_share);
     gr_child_args_add(&a, "--head", c->draft_is_head ? c->draft : NULL);
     if (on_gpu(c->target_device) || (c->colocated && c->draft != NULL && on_gpu(c->draft_device))) {

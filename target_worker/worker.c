@@ -310,33 +310,36 @@ static enum gr_status check_feature_memory(const struct worker *w, const struct 
     return GR_OK;
 }
 
-static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, int32_t n_vocab)
+static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, uint64_t fingerprint)
 {
     struct gr_cost_table cost;
     const struct gr_specpv_params views = create_views(w, o);
-    const struct gr_target_config c = {.n_session_max = o->n_session_max,
-                                       .n_ctx_max = w->lm->n_ctx_max,
-                                       .n_vocab = n_vocab,
-                                       .model = o->model,
-                                       .n_row_max = w->lm->n_row_max,
-                                       .n_out_max = w->lm->n_out_max,
-                                       .prefill_chunk = PREFILL_CHUNK,
-                                       .n_pool_block = w->lm->n_pool_block,
-                                       .feature_width = gr_lm_ship_width(w->lm),
-                                       .feature_raw = w->lm->raw_features,
-                                       .feature_later = gr_lm_fuses(w->lm),
-                                       .feature_keep = feature_keep(w, o),
-                                       .feature_window = GR_FEATURES_WINDOW,
-                                       .far = w->far,
-                                       .round_deadline_ns = o->round_deadline_ns,
-                                       .admit_tokens = ADMIT_TOKENS,
-                                       .prefill_share = o->prefill_share,
-                                       .shares_device = o->shares_device,
-                                       .cost = &cost,
-                                       .specpv = views,
-                                       .lacks_views = w->lacks_views,
-                                       .specpv_score_max = view_budget(o).score_max,
-                                       .test_corrupt = (uint32_t)o->test_corrupt};
+    const struct gr_target_config c = {
+        .n_session_max = o->n_session_max,
+        .n_ctx_max = w->lm->n_ctx_max,
+        .n_vocab = w->lm->n_vocab,
+        .model = o->model,
+        .n_row_max = w->lm->n_row_max,
+        .n_out_max = w->lm->n_out_max,
+        .prefill_chunk = PREFILL_CHUNK,
+        .n_pool_block = w->lm->n_pool_block,
+        .feature_width = gr_lm_ship_width(w->lm),
+        .feature_raw = w->lm->raw_features,
+        .feature_later = gr_lm_fuses(w->lm),
+        .feature_keep = feature_keep(w, o),
+        .feature_window = GR_FEATURES_WINDOW,
+        .far = w->far,
+        .round_deadline_ns = o->round_deadline_ns,
+        .admit_tokens = ADMIT_TOKENS,
+        .prefill_share = o->prefill_share,
+        .shares_device = o->shares_device,
+        .cost = &cost,
+        .specpv = views,
+        .lacks_views = w->lacks_views,
+        .specpv_score_max = view_budget(o).score_max,
+        .prefix_cache = o->prefix_cache,
+        .kv_identity = {.model_fingerprint = fingerprint, .numerics_id = w->lm->numerics_id},
+        .test_corrupt = (uint32_t)o->test_corrupt};
     const struct gr_target_io io = {.ctx = w,
                                     .frame_begin = frame_begin,
                                     .frame_end = frame_end,
@@ -408,7 +411,7 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
         gr_worker_signals_follow();
         return GR_OK;
     }
-    GR_TRY(create_machine(w, o, w->lm->n_vocab));
+    GR_TRY(create_machine(w, o, fingerprint));
     if (gr_lm_ship_width(w->lm) > 0) {
         log_info("%s: %s features of width %d; those of the last %d positions of a session are kept", o->head,
                  w->lm->raw_features ? "raw" : "fused", gr_lm_ship_width(w->lm), feature_keep(w, o));

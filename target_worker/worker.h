@@ -46,6 +46,7 @@ struct gr_target_options {
     bool require_gpudirect, disable_gpudirect; /* far_features.h */
     uint64_t round_deadline_ns;
     double prefill_share;          /* target.h; 0: no limit */
+    bool prefix_cache;             /* sessions take KV that others have computed */
     bool specpv, specpv_score_max; /* views; scores are maxima over queries, else means */
     int specpv_n_sink, specpv_n_retrieval, specpv_n_window, specpv_n_buffer; /* what views are made for, at most */
     int test_corrupt;                                                        /* target.h */

@@ -52,6 +52,7 @@ enum gr_specpv_choice { /* those before ON are enum gr_specpv_mode's */
                         GR_CHOICE_SPECPV_ON
 };
 enum gr_views_choice { GR_VIEWS_OFF, GR_VIEWS_ON };
+enum gr_prefix_cache_choice { GR_PREFIX_CACHE_OFF, GR_PREFIX_CACHE_ON };
 enum gr_reduce_choice { GR_REDUCE_MEAN, GR_REDUCE_MAX };
 enum gr_transport_choice { GR_CHOICE_LOOP, GR_CHOICE_SHM, GR_CHOICE_TCP, GR_CHOICE_VERBS };
 enum gr_verbs_choice { GR_VERBS_ONE_SIDED, GR_VERBS_TWO_SIDED };

@@ -8,6 +8,7 @@
 #include "common/protocol/specpv.h"
 #include "common/rules/accept.h"
 #include "common/rules/adjust.h"
+#include "common/rules/kv_block.h"
 #include "common/rules/logprob.h"
 #include "common/rules/sampler.h"
 
@@ -50,6 +51,8 @@ struct gr_wishes {
     bool keep_open;              /* the session outlives its turns; a target is not told */
     bool queues;                 /* for want of a slot it waits, and is not refused; a target is not told */
     uint32_t priority;           /* of those that wait: lower ones first; 0: GR_PRIORITY_USUAL */
+    char salt[GR_KV_SALT_MAX];   /* KV is shared only with sessions of an equal one. The server says it; empty: of the
+                                    control link's */
     uint64_t owner; /* of those that wait with equal priority owners take turns. In no message: the server says it */
     bool auto_tree; /* the drafter chooses a tree's size by its cost; n_node is the most */
     uint32_t tree_shape;                   /* enum gr_tree_shape */

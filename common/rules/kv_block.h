@@ -7,4 +7,7 @@
  * would give other bits, so it is no knob. */
 #define GR_KV_BLOCK_TOKENS 16
 
+/* Bytes of a salt, its NUL included: sessions share KV only where theirs are equal. */
+#define GR_KV_SALT_MAX 65
+
 #endif

@@ -219,10 +219,14 @@ void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t 
 
 bool gr_kv_cache_make_free(struct gr_kv_cache *c, int32_t n_free)
 {
-    while (c->pool->n_free - c->pool->n_reserved < n_free && c->pool->oldest != NONE) {
-        evict(c, c->pool->oldest);
+    const struct gr_kv_pool *pool = c->pool;
+    if (pool->n_free + pool->n_idle - pool->n_reserved < n_free) {
+        return false;
     }
-    return c->pool->n_free - c->pool->n_reserved >= n_free;
+    while (pool->n_free - pool->n_reserved < n_free) {
+        evict(c, pool->oldest);
+    }
+    return true;
 }
 
 void gr_kv_cache_clear(struct gr_kv_cache *c)

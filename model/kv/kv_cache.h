@@ -23,8 +23,6 @@
 
 #include <stddef.h>
 
-#define GR_KV_SALT_MAX 65 /* bytes of a salt, its NUL included */
-
 /* What decides a model's KV, besides the tokens. */
 struct gr_kv_identity {
     uint64_t model_fingerprint; /* model/files/fingerprint.h */
@@ -70,7 +68,7 @@ int32_t gr_kv_cache_find(const struct gr_kv_cache *c, const char *salt, const in
 void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token,
                          struct gr_kv_table *t);
 /* Gives up idle entries, the longest unused first, until n_free blocks that are not reserved are free. False: there are
- * not so many, and all that were idle are free. */
+ * not so many, even without any entry, and none was given up. */
 bool gr_kv_cache_make_free(struct gr_kv_cache *c, int32_t n_free);
 /* Forgets all entries; blocks of tables stay theirs. */
 void gr_kv_cache_clear(struct gr_kv_cache *c);

@@ -34,6 +34,7 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
         uint64_t value;
     } counts[] = {
         {"prompt_tokens", m->prompt_tokens},
+        {"cached_tokens", m->cached_tokens},
         {"completion_tokens", m->completion_tokens},
         {"num_drafts", m->num_drafts},
         {"num_draft_tokens", m->num_draft_tokens},

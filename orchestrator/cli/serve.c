@@ -113,8 +113,13 @@ static void send_client(void *ctx, uint32_t client, const struct gr_msg *m)
     }
 }
 
+/* A client of the control link shares KV with the others of it: a salt is what the server says. */
 static enum gr_status on_client_msg(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
+    if (m->type == GR_MSG_OPEN && m->open.wishes.salt[0] != '\0') {
+        log_error("client %u names a salt, which only the server does", client);
+        return GR_EPROTO;
+    }
     return gr_desk_on_msg(((struct serve *)ctx)->desk, client, m, now_ns);
 }
 

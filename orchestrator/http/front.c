@@ -1,6 +1,7 @@
 #include "orchestrator/http/front.h"
 
 #include "common/base/log.h"
+#include "orchestrator/http/salt.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -237,11 +238,18 @@ static void say_text(struct gr_job_answer *a, uint64_t now_ns)
     }
 }
 
+/* Of a prompt, as its first answer had it: the others share what that one has computed. */
+static uint64_t cached_of(const struct gr_job_answer *first, const struct gr_ask_prompt *p)
+{
+    return GR_MIN(first->metrics.cached_tokens, p->n_ids);
+}
+
 static struct gr_usage usage_of(const struct gr_job *j)
 {
     struct gr_usage u = {0};
     for (int i = 0; i < j->ask.n_prompt; i++) {
         u.prompt_tokens += j->ask.prompt[i].n_ids;
+        u.cached_tokens += cached_of(&j->answer[i * j->ask.n_each], &j->ask.prompt[i]);
     }
     for (int i = 0; i < j->n_answer; i++) {
         const struct gr_job_answer *a = &j->answer[i];
@@ -332,6 +340,7 @@ static void on_commit(struct gr_front *f, struct gr_job_answer *a, const struct 
         f->counts.n_running++;
     }
     gr_metrics_take(&a->metrics, m, now_ns);
+    f->counts.cached_tokens += a->index % a->job->ask.n_each == 0 ? m->commit.n_cached : 0;
     if (gr_turn_text_take(&a->turn_text, &m->commit, &a->job->ask.wishes.turn.stop_ids, &stopped) != GR_OK) {
         fail_with(a->job, 500, "the tokens that came do not continue the text");
         return;
@@ -471,6 +480,7 @@ static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t no
     gr_wishes_copy(&m.open.wishes, &j->ask.wishes);
     m.open.wishes.turn.max_tokens = p->max_tokens;
     m.open.wishes.owner = owner_number(&j->owner);
+    gr_http_salt(&j->owner, j->request.cache_salt, m.open.wishes.salt);
     m.open.wishes.sampling.choice = (uint32_t)(a->index % j->ask.n_each);
     m.open.wishes.fork_of = a->index % j->ask.n_each > 0 ? j->answer[a->index - a->index % j->ask.n_each].session : 0;
     const enum gr_status st = f->c.say(f->c.ctx, a->client, &m, now_ns);

@@ -22,7 +22,7 @@ struct gr_front_config {
 /* Of all jobs; gauges and totals. */
 struct gr_front_counts {
     uint64_t n_job, n_stop, n_length, n_abort, n_error; /* that have begun, and of them how their answers ended */
-    uint64_t prompt_tokens, generation_tokens;
+    uint64_t prompt_tokens, cached_tokens, generation_tokens;
     uint64_t n_waiting, n_running; /* answers, now */
 };
 

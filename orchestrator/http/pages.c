@@ -91,6 +91,8 @@ static void write_metrics(FILE *out, const struct gr_http_state *s)
     }
     counter(out, "prompt_tokens_total", "Tokens of prompts.");
     fprintf(out, "graft_prompt_tokens_total %" PRIu64 "\n", c->prompt_tokens);
+    counter(out, "prompt_tokens_cached_total", "Tokens of prompts that were not computed again.");
+    fprintf(out, "graft_prompt_tokens_cached_total %" PRIu64 "\n", c->cached_tokens);
     counter(out, "generation_tokens_total", "Tokens of answers that have ended.");
     fprintf(out, "graft_generation_tokens_total %" PRIu64 "\n", c->generation_tokens);
     gauge(out, "num_requests_running", "Answers that are being generated.", c->n_running);

@@ -155,9 +155,10 @@ static json_t *text_or_null(const char *text)
 
 static json_t *usage_json(const struct gr_usage *u)
 {
-    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)u->prompt_tokens, "completion_tokens",
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)u->prompt_tokens, "completion_tokens",
                      (json_int_t)u->completion_tokens, "total_tokens",
-                     (json_int_t)(u->prompt_tokens + u->completion_tokens));
+                     (json_int_t)(u->prompt_tokens + u->completion_tokens), "prompt_tokens_details", "cached_tokens",
+                     (json_int_t)u->cached_tokens);
 }
 
 static json_t *metrics_json(const struct gr_usage *u)

@@ -21,6 +21,7 @@ struct gr_reply {
 
 struct gr_usage {
     uint64_t prompt_tokens, completion_tokens;
+    uint64_t cached_tokens; /* of the prompts: not computed for this request */
     /* Speculation, as vLLM's metrics name it. */
     uint64_t num_drafts, num_draft_tokens, num_accepted_tokens;
 };

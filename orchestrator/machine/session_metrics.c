@@ -105,6 +105,7 @@ static void take_commit(struct gr_session_metrics *s, const struct gr_msg_commit
     s->desyncs += m->n_desync;
     s->fallbacks += m->n_fallback;
     if (m->round == 0) {
+        s->cached_tokens += m->n_cached;
         return; /* the prefill is not a round */
     }
     s->rounds++;

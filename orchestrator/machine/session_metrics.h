@@ -18,6 +18,7 @@ struct gr_metrics_round {
 /* Durations are sums over rounds. */
 struct gr_session_metrics {
     uint64_t prompt_tokens, completion_tokens;
+    uint64_t cached_tokens; /* before a turn's answer, of earlier turns too, that were not computed for it */
     uint64_t num_drafts, num_draft_tokens, num_accepted_tokens, num_rewound_tokens, rewind_steps;
     uint64_t accepted_per_position[GR_NODE_MAX];
     uint64_t rounds, root_only_rounds, late_trees, late_trees_rerooted, desyncs, fallbacks, reopens;

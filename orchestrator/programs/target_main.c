@@ -100,6 +100,7 @@ static struct gr_target_options target_options(const struct gr_options *o, const
                                       .disable_gpudirect = o->disable_gpudirect,
                                       .round_deadline_ns = (uint64_t)o->round_deadline_ms,
                                       .prefill_share = o->prefill_share,
+                                      .prefix_cache = o->prefix_cache == GR_PREFIX_CACHE_ON,
                                       .specpv = o->views == GR_VIEWS_ON,
                                       .specpv_score_max = o->specpv_score_reduce == GR_REDUCE_MAX,
                                       .specpv_n_sink = blocks_or(o->specpv_n_sink, GR_SPECPV_N_SINK),

@@ -11,6 +11,7 @@ static enum gr_status init_target(struct gr_target *t)
 {
     const struct gr_target_config *c = &t->config;
     GR_TRY(gr_kv_pool_init(&t->pool, c->n_pool_block));
+    GR_TRY(target_prefix_create(t));
     t->session = calloc((size_t)c->n_session_max, sizeof(*t->session));
     t->pass.seq = calloc((size_t)c->n_session_max, sizeof(*t->pass.seq));
     t->pass.n_seq_max = c->n_session_max;
@@ -64,6 +65,7 @@ void gr_target_destroy(struct gr_target *t)
     for (int i = 0; t->session != NULL && i < t->config.n_session_max; i++) {
         target_finish_session(&t->session[i]);
     }
+    target_prefix_destroy(t);
     gr_kv_pool_finish(&t->pool);
     free(t->session);
     free(t->held_ids);
@@ -85,7 +87,7 @@ static void pong(struct gr_target *t)
                                       .first_ns = forecast.first_ns,
                                       .n_vocab = (uint32_t)t->config.n_vocab,
                                       .n_block = (uint32_t)t->pool.n_block,
-                                      .n_free_block = (uint32_t)t->pool.n_free}};
+                                      .n_free_block = (uint32_t)(t->pool.n_free + t->pool.n_idle)}};
     t->io.send_msg(t->io.ctx, &m);
 }
 
@@ -239,7 +241,13 @@ bool gr_target_check(const struct gr_target *t)
             return false; /* only sessions that decode have provisional tokens */
         }
     }
-    return gr_kv_pool_check(&t->pool, tables, n);
+    return gr_kv_pool_check(&t->pool, tables, n) &&
+           (!t->config.prefix_cache || gr_kv_cache_check(&t->prefix_cache, tables, n));
+}
+
+struct gr_target_prefix gr_target_prefix(const struct gr_target *t)
+{
+    return (struct gr_target_prefix){.n_block = t->prefix_cache.n_entry, .n_evicted = t->prefix_cache.n_evicted};
 }
 
 bool gr_target_peek(const struct gr_target *t, uint64_t session, const int32_t **token_out, int32_t *len_out,

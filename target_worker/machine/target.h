@@ -15,6 +15,7 @@
 #include "common/protocol/msg.h"
 #include "common/protocol/specpv.h"
 #include "common/protocol/wire.h"
+#include "model/kv/kv_cache.h"
 #include "target_worker/policy/cost_table.h"
 #include "target_worker/machine/pass.h"
 
@@ -47,7 +48,10 @@ struct gr_target_config {
     struct gr_specpv_params specpv;
     bool lacks_views; /* n_buffer is 0 because the views that were asked for could not be made */
     bool specpv_score_max;
-    uint32_t test_corrupt; /* for tests: one partial pass in so many has a pick replaced; 0: none */
+    /* Sessions take KV that others have computed (target_prefix.c). */
+    bool prefix_cache;
+    struct gr_kv_identity kv_identity; /* of the model; its text is borrowed during creation */
+    uint32_t test_corrupt;             /* for tests: one partial pass in so many has a pick replaced; 0: none */
 };
 
 struct gr_target_io {
@@ -75,8 +79,9 @@ struct gr_target_counters {
     uint64_t n_not_finite, n_view_not_finite; /* rows that ended a session; rows under a view that had it refreshed */
     uint64_t n_feature_frame, n_feature_row, feature_bytes, n_feature_start;
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
-    uint64_t n_sent_elsewhere;     /* OPENs and APPENDs that were refused because it drains */
-    uint64_t n_fork, n_fork_token; /* sessions that began with another's KV; its tokens, copied ones included */
+    uint64_t n_sent_elsewhere;             /* OPENs and APPENDs that were refused because it drains */
+    uint64_t n_prefix_query, n_prefix_hit; /* tokens of prompts that were looked up, and those that were there */
+    uint64_t n_fork, n_fork_token;         /* sessions that began with another's KV; its tokens, copied ones included */
     /* SpecPV. Tokens judged in refreshes, of them others than committed; roll-backs; provisional tokens dropped without
      * judgement; passes that judged a provisional end */
     uint64_t n_view_seed, n_partial_round, n_refresh, n_judge, n_drift_checked, n_drift_mismatch, n_roll_back,
@@ -114,6 +119,12 @@ const struct gr_target_counters *gr_target_counters(const struct gr_target *t);
 int gr_target_n_session(const struct gr_target *t);
 /* KV accounting holds: free + owned = total, block tables match kv_len. For tests and debug builds. */
 bool gr_target_check(const struct gr_target *t);
+/* Entries of the prefix cache, and those given up so far; zeroes where it is off. */
+struct gr_target_prefix {
+    int32_t n_block;
+    uint64_t n_evicted;
+};
+struct gr_target_prefix gr_target_prefix(const struct gr_target *t);
 /* Read access for tests: committed tokens and KV length of a session; false when unknown. */
 bool gr_target_peek(const struct gr_target *t, uint64_t session, const int32_t **token_out, int32_t *len_out,
                     int32_t *kv_len_out, const struct gr_kv_table **table_out);

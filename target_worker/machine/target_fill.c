@@ -159,6 +159,9 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     q->copy_from = part.from;
     q->pos0 = s->kv.len + q->n_copy;
     q->n_row = end - q->pos0;
+    if (target_turn_read(s, q->pos0)) {
+        target_prefix_count(t, s);
+    }
     q->token = &s->prefix.token[q->pos0];
     q->replay = is_generated(s, q->pos0);
     q->want_pick = s->turn.pick_due && end == s->turn.prefill_end;
@@ -233,7 +236,7 @@ static void claim_room(struct gr_target *t, uint64_t now_ns)
         struct session *s = &t->session[i];
         target_fork_blocks(t, s);
         const int32_t n_token = tokens_wanted(t, s, now_ns);
-        s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->kv.table, n_token) == GR_OK;
+        s->has_room = n_token > 0 && target_reserve(t, s, n_token);
         s->lacks_room = n_token > 0 && !s->has_room;
         n_short += s->lacks_room;
     }

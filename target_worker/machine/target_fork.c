@@ -14,13 +14,15 @@
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
+#include <string.h>
 
-/* Whose KV it may share; NULL: nobody's, or it has KV already. */
+/* Whose KV it may share; NULL: nobody's, one's with another salt, or it has KV already. */
 static const struct session *parent_of(struct gr_target *t, const struct session *s)
 {
     const bool begins = s->wishes.fork_of != 0 && s->kv.len == 0;
     const struct session *parent = begins ? target_find(t, s->wishes.fork_of) : NULL;
-    return parent != s ? parent : NULL;
+    const bool shares = parent != NULL && parent != s && strcmp(parent->wishes.salt, s->wishes.salt) == 0;
+    return shares ? parent : NULL;
 }
 
 /* Tokens with which both begin, and whose KV the fork can take. */

@@ -42,7 +42,7 @@ struct held_append {
 struct kv_state {
     struct gr_kv_table table;
     int32_t len;       /* tokens with full KV */
-    bool forked;       /* the first blocks are another session's, too, and no rows have run since */
+    bool forked;       /* the first blocks hold what others have computed, and no rows have run since */
     int32_t final_len; /* tokens that the user may see; fewer than the prefix under exact SpecPV only */
 };
 
@@ -100,6 +100,8 @@ struct turn {
     int32_t prefill_end;     /* PREFILL: tokens that are to get KV */
     bool pick_due;           /* PREFILL: its last row ends a prompt, whose pick is the first token */
     int32_t len_max;         /* the prefix may not pass it: the turn's max_tokens, or the context */
+    int32_t n_taken;         /* tokens whose KV is of the prefix cache */
+    int32_t n_cached;        /* tokens that had KV when the turn's first rows ran; -1: none have run */
     int32_t len_min;         /* no token before this position ends the turn: its min_tokens */
     int32_t cut_at;          /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
     struct held_append held; /* the APPEND that begins after the cut; only with cut_at */
@@ -172,11 +174,12 @@ struct gr_target {
     struct gr_target_config config;
     struct gr_target_io io;
     struct gr_kv_pool pool;
-    struct session *session; /* owned, (n_session_max) */
-    int32_t *held_ids;       /* owned, (n_session_max, n_ctx_max) */
-    uint16_t *feature;       /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep; in
-                                config.far, if that is not NULL */
-    bool rows_on_their_way;  /* copies between places of far memory have not ended */
+    struct gr_kv_cache prefix_cache; /* target_prefix.c; without entries where it is off */
+    struct session *session;         /* owned, (n_session_max) */
+    int32_t *held_ids;               /* owned, (n_session_max, n_ctx_max) */
+    uint16_t *feature;      /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep; in
+                               config.far, if that is not NULL */
+    bool rows_on_their_way; /* copies between places of far memory have not ended */
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
@@ -207,6 +210,8 @@ void target_kv_cut(struct gr_target *t, struct session *s, int32_t len);
 void target_kv_begin_turn(struct gr_target *t, struct session *s);
 /* What has no KV begins with the first n_block blocks of `from`, which has the same tokens there. */
 void target_kv_fork(struct gr_target *t, struct session *s, const struct session *from, int32_t n_block);
+/* What has no KV goes on with n_block more blocks, which the table has taken from the prefix cache. */
+void target_kv_taken(struct session *s, int32_t n_block);
 /* Pre-empted: the blocks are others' now. */
 void target_kv_release(struct gr_target *t, struct session *s);
 /* Rows of a pass follow. True: they are the first of a fork. */
@@ -261,6 +266,10 @@ void target_flight_land(struct in_flight *f);
 void target_turn_begin(struct session *s, int32_t len_max, int32_t len_min);
 void target_turn_preempt(struct session *s);
 void target_turn_prefill(struct session *s);
+/* It has taken n tokens from the prefix cache. */
+void target_turn_taken(struct session *s, int32_t n);
+/* Rows of the turn are to run from pos on. True: they are its first. */
+bool target_turn_read(struct session *s, int32_t pos);
 void target_turn_decode(struct session *s);
 void target_turn_idle(struct session *s, uint64_t now_ns);
 void target_turn_hold(struct session *s, const struct held_append *held);
@@ -471,6 +480,18 @@ void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns
 void target_judge_probe(struct gr_target *t, struct session *s);
 
 /* ---- target_hear.c: frames in (gr_target_on_frame) ---- */
+
+/* ---- target_prefix.c: KV that other sessions have computed ---- */
+GR_NODISCARD enum gr_status target_prefix_create(struct gr_target *t);
+void target_prefix_destroy(struct gr_target *t);
+/* Before the first rows of a turn: the session goes on with what blocks there are of its prompt. */
+void target_prefix_take(struct gr_target *t, struct session *s);
+/* The first rows of a turn are to run: what was looked up counts. */
+void target_prefix_count(struct gr_target *t, const struct session *s);
+/* A pass is done: the whole blocks of its sessions are others' to take. */
+void target_prefix_publish_pass(struct gr_target *t);
+/* Reserves blocks for n_token tokens, idle ones of the prefix cache included. False: there are not so many. */
+bool target_reserve(struct gr_target *t, struct session *s, int32_t n_token);
 
 /* ---- target_room.c: KV blocks ---- */
 /* An idle session is forgotten: its blocks or its slot are needed. False: none is idle. */

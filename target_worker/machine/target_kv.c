@@ -30,6 +30,12 @@ void target_kv_fork(struct gr_target *t, struct session *s, const struct session
     s->kv.forked = true;
 }
 
+void target_kv_taken(struct session *s, int32_t n_block)
+{
+    s->kv.len += n_block * GR_KV_BLOCK_TOKENS;
+    s->kv.forked = true;
+}
+
 bool target_kv_rows_run(struct session *s)
 {
     const bool forked = s->kv.forked;

@@ -55,7 +55,7 @@ static bool preempt_younger(struct gr_target *t, const struct session *s, bool o
 
 bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token)
 {
-    while (gr_kv_table_reserve(&t->pool, &s->kv.table, n_token) != GR_OK) {
+    while (!target_reserve(t, s, n_token)) {
         if (!target_evict_idle(t, s) && !preempt_younger(t, s, false)) {
             return false;
         }
@@ -85,8 +85,11 @@ void target_admit_queued(struct gr_target *t, uint64_t now_ns)
         if (oldest == NULL) {
             return;
         }
+        if (target_fork_saves(t, oldest) == 0) {
+            target_prefix_take(t, oldest);
+        }
         /* Idle sessions make room for it, and queued ones that hold blocks of earlier turns; running ones do not. */
-        while (gr_kv_table_reserve(&t->pool, &oldest->kv.table, admission_tokens(t, oldest)) != GR_OK) {
+        while (!target_reserve(t, oldest, admission_tokens(t, oldest))) {
             if (!target_evict_idle(t, oldest) && !preempt_younger(t, oldest, true)) {
                 return;
             }

@@ -129,7 +129,8 @@ static void set_kinds(struct session *s, const struct gr_msg_ids *segments)
 /* Tokens that the slot holds already, with KV that stands, of the transcript that is opened. */
 static int32_t common_kv_len(const struct session *s, const struct gr_msg_open *m)
 {
-    const int32_t n = GR_MIN(s->kv.len, (int32_t)m->ids.n);
+    const bool shares = strcmp(s->wishes.salt, m->wishes.salt) == 0;
+    const int32_t n = shares ? GR_MIN(s->kv.len, (int32_t)m->ids.n) : 0;
     int32_t len = 0;
     while (len < n && s->prefix.token[len] == m->ids.p[len]) {
         len++;

@@ -10,6 +10,8 @@ void target_turn_begin(struct session *s, int32_t len_max, int32_t len_min)
     s->turn.prefill_end = s->prefix.len - (s->turn.pick_due ? 0 : 1);
     s->turn.len_max = len_max;
     s->turn.len_min = len_min;
+    s->turn.n_cached = -1;
+    s->turn.n_taken = 0;
     s->state = SESSION_QUEUED;
 }
 
@@ -19,12 +21,25 @@ void target_turn_preempt(struct session *s)
         s->turn.pick_due = false;
         s->turn.prefill_end = s->prefix.len - 1;
     }
+    s->turn.n_taken = 0;
     s->state = SESSION_QUEUED;
 }
 
 void target_turn_prefill(struct session *s)
 {
     s->state = SESSION_PREFILL;
+}
+
+void target_turn_taken(struct session *s, int32_t n)
+{
+    s->turn.n_taken += n;
+}
+
+bool target_turn_read(struct session *s, int32_t pos)
+{
+    const bool first = s->turn.n_cached < 0;
+    s->turn.n_cached = first ? pos : s->turn.n_cached;
+    return first;
 }
 
 void target_turn_decode(struct session *s)

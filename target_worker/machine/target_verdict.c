@@ -77,6 +77,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
                    .verify_ns = p->forward_ns,
                    .host_ns = s->host_ns,
                    .n_row = (uint32_t)p->n_row,
+                   .n_cached = (uint32_t)(round == 0 ? GR_MAX(s->turn.n_cached, 0) : 0),
                    .n_late = s->tally.n_late,
                    .n_desync = s->tally.n_desync,
                    .n_fallback = s->fallbacks.n_untold,
@@ -465,5 +466,6 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     for (int i = 0; i < pass->n_seq; i++) {
         finish_seq(t, &pass->seq[i], pass->status, more_follow(t, pass, i), now_ns);
     }
+    target_prefix_publish_pass(t);
     target_rows_wait(t); /* the next pass brings its rows to the same places */
 }

@@ -267,6 +267,8 @@ static void create_target(struct sim *s, struct gr_lm *lm)
                                        .admit_tokens = s->config.admit_tokens,
                                        .prefill_share = s->config.prefill_share,
                                        .specpv = s->config.specpv,
+                                       .prefix_cache = s->config.prefix_cache,
+                                       .kv_identity = {.numerics_id = lm->numerics_id},
                                        .test_corrupt = s->config.specpv_corrupt,
                                        .shares_device = s->config.device != NULL && s->config.device->shared,
                                        .cost = s->config.device != NULL ? s->config.device->cost : NULL};

@@ -8,6 +8,8 @@ int rig_odd, rig_odd_partial; /* toy_lm.h */
 bool rig_odd_hidden;
 struct gr_stop_ids rig_stop_ids;
 uint64_t rig_fork_of;
+bool rig_prefix_cache;
+const char *rig_salt = "";
 uint8_t frame[GR_WIRE_SMALL_BYTES_MAX];
 size_t frame_len;
 
@@ -98,6 +100,8 @@ void create_with(struct world *w, int32_t n_block, int32_t n_row_max, int32_t n_
                                         .round_deadline_ns = DEADLINE,
                                         .admit_tokens = 8,
                                         .specpv = rig_specpv,
+                                        .prefix_cache = rig_prefix_cache,
+                                        .kv_identity = {.numerics_id = "toy"},
                                         .test_corrupt = rig_corrupt};
     const struct gr_target_io io = {.ctx = w,
                                     .frame_begin = frame_begin,
@@ -156,15 +160,16 @@ void open_with(struct world *w, uint64_t id, uint32_t epoch, const int32_t *segm
                uint32_t max_tokens)
 {
     struct text *t = &w->text[id];
-    const struct gr_msg m = {.type = GR_MSG_OPEN,
-                             .session = id,
-                             .open = {.epoch = epoch,
-                                      .ids = {t->token, (uint32_t)t->len},
-                                      .segments = {(int32_t *)(uintptr_t)segments, n_segment},
-                                      .wishes = {.turn = {.max_tokens = max_tokens, .stop_ids = rig_stop_ids},
-                                                 .sampling = {.top_p = 1.0},
-                                                 .fork_of = rig_fork_of,
-                                                 .specpv = rig_specpv_mode}}};
+    struct gr_msg m = {.type = GR_MSG_OPEN,
+                       .session = id,
+                       .open = {.epoch = epoch,
+                                .ids = {t->token, (uint32_t)t->len},
+                                .segments = {(int32_t *)(uintptr_t)segments, n_segment},
+                                .wishes = {.turn = {.max_tokens = max_tokens, .stop_ids = rig_stop_ids},
+                                           .sampling = {.top_p = 1.0},
+                                           .fork_of = rig_fork_of,
+                                           .specpv = rig_specpv_mode}}};
+    snprintf(m.open.wishes.salt, sizeof(m.open.wishes.salt), "%s", rig_salt);
     gr_target_on_msg(w->target, &m, 0);
 }
 

@@ -46,6 +46,8 @@ extern int rig_odd, rig_odd_partial; /* toy_lm.h */
 extern bool rig_odd_hidden;
 extern struct gr_stop_ids rig_stop_ids;
 extern uint64_t rig_fork_of; /* of the OPENs that follow */
+extern bool rig_prefix_cache;
+extern const char *rig_salt; /* of the OPENs that follow */
 
 struct world {
     struct gr_lm *lm;

@@ -119,7 +119,8 @@ def other_states(page, text):
 # ---- control messages ----
 
 LIMITS = ("common/protocol/msg.h", "common/protocol/specpv.h", "common/protocol/wishes.h",
-          "common/rules/accept.h", "common/rules/adjust.h", "common/rules/logprob.h", "common/rules/token_tree.h")
+          "common/rules/accept.h", "common/rules/adjust.h", "common/rules/kv_block.h",
+          "common/rules/logprob.h", "common/rules/token_tree.h")
 
 
 def number(text):

@@ -79,6 +79,7 @@ static const struct field {
     {"host_ns", U64, 0},
     {"draft_ns", U64, 0},
     {"n_row", U32, UINT32_MAX},
+    {"n_cached", U32, UINT32_MAX},
     {"n_late", U32, UINT32_MAX},
     {"n_desync", U32, UINT32_MAX},
     {"n_fallback", U32, UINT32_MAX},
@@ -123,6 +124,7 @@ static const struct field {
     {"cut", U32, 1},
     {"undrafted", STR, 256},
     {"ended", U32, 1},
+    {"salt", STR, 65},
     {"specpv", U32, 3},
     {"pv_sink", U32, 65536},
     {"pv_retrieval", U32, 65536},
@@ -169,13 +171,14 @@ static const struct schema {
      "draft_depth "
      "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint model specpv pv_sink pv_retrieval pv_window pv_buffer "
      "pv_threshold pv_interval pv_provisional pv_fraction min_tokens n_logprob repetition_penalty frequency_penalty "
-     "presence_penalty banned_ids biased_ids biases bad_words timeout_ns "},
+     "presence_penalty banned_ids biased_ids biases bad_words timeout_ns salt "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv turn "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
     {GR_MSG_COMMIT, "COMMIT",
      " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
-     " gap wait_ns draft_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "
+     " gap wait_ns draft_ns verify_ns host_ns n_row n_cached n_late n_desync n_fallback n_reroot tree_ids tree_parents "
+     "path "
      "n_judged n_mismatch logprob_from logprobs logprob_ids "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
     {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ",

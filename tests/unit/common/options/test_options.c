@@ -337,6 +337,8 @@ static void test_choices_are_their_enums(void **state)
         {GR_OPTION_specpv_mode, GR_SPECPV_AUTO - GR_SPECPV_LOSSY, "auto"},
         {GR_OPTION_views, GR_VIEWS_OFF, "off"},
         {GR_OPTION_views, GR_VIEWS_ON, "on"},
+        {GR_OPTION_prefix_cache, GR_PREFIX_CACHE_OFF, "off"},
+        {GR_OPTION_prefix_cache, GR_PREFIX_CACHE_ON, "on"},
         {GR_OPTION_specpv_score_reduce, GR_REDUCE_MEAN, "mean"},
         {GR_OPTION_specpv_score_reduce, GR_REDUCE_MAX, "max"},
         {GR_OPTION_transport, GR_CHOICE_LOOP, "loop"},

@@ -221,11 +221,13 @@ static void write_text(struct world *w, int i)
     const int32_t end = GR_MIN(t->len + n, N_CTX);
     const int32_t n_more = (end + BLOCK - 1) / BLOCK - table->n_block - table->n_reserved;
     const int32_t n_evict = n_more - (w->pool.n_free - w->pool.n_reserved);
-    for (int k = 0; k < n_evict && slow_size(w, true) > 0; k++) {
+    const bool fits = n_evict <= slow_size(w, true);
+    assert_int_equal(gr_kv_cache_make_free(&w->cache, GR_MAX(n_more, 0)), fits);
+    w->n_refused += !fits;
+    for (int k = 0; fits && k < n_evict; k++) {
         slow_evict(w);
     }
-    if (n_more > 0 && !gr_kv_cache_make_free(&w->cache, n_more)) {
-        w->n_refused++;
+    if (!fits) {
         return;
     }
     assert_int_equal(gr_kv_table_grow(&w->pool, table, end), GR_OK);
@@ -392,7 +394,9 @@ static void test_eviction_order(void **state)
     assert_true(gr_kv_cache_make_free(&w->cache, N_BLOCK - 12 + 6));
     assert_int_equal(found(w, 0, 1, 64), 0);
     assert_int_equal(found(w, 0, 2, 64), 2);
-    assert_false(gr_kv_cache_make_free(&w->cache, N_BLOCK));
+    assert_false(gr_kv_cache_make_free(&w->cache, N_BLOCK)); /* and none is given up in vain */
+    assert_int_equal(found(w, 0, 2, 64), 2);
+    assert_true(gr_kv_cache_make_free(&w->cache, N_BLOCK - 4));
     assert_int_equal(found(w, 0, 2, 64), 0);
     assert_int_equal(found(w, 0, 3, 64), 4); /* in a table */
     gr_kv_cache_clear(&w->cache);

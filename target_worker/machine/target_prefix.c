@@ -1,0 +1,85 @@
+/* The prefix cache of the target: sessions whose texts begin alike compute that beginning once.
+ *
+ * Between passes every whole block with full KV of final tokens is published, of whatever session: row independence
+ * makes its KV what any other session would compute for these tokens, as a prompt or as its own text. What was computed
+ * under a view is missing from kv.len until a refresh has computed it anew, and what is provisional lies after it.
+ *
+ * A session takes blocks once a turn, when it is admitted: so hits count against what it needs, and are held from then
+ * on. Its last token is always computed where a pick is due, since the pick is its row's. Idle blocks count as free
+ * ones everywhere, and are given up, the longest unused first, before any session is evicted or pre-empted. Decisions
+ * D-217, D-218. */
+#include "common/base/log.h"
+#include "target_worker/machine/target_internal.h"
+
+#include <inttypes.h>
+
+enum gr_status target_prefix_create(struct gr_target *t)
+{
+    return t->config.prefix_cache ? gr_kv_cache_init(&t->prefix_cache, &t->pool, &t->config.kv_identity) : GR_OK;
+}
+
+void target_prefix_destroy(struct gr_target *t)
+{
+    if (t->prefix_cache.n_evicted > 0 || t->counters.n_prefix_hit > 0) {
+        log_info("prefix cache: %" PRIu64 " of %" PRIu64 " prompt tokens were there, %" PRIu64 " blocks given up",
+                 t->counters.n_prefix_hit, t->counters.n_prefix_query, t->prefix_cache.n_evicted);
+    }
+    gr_kv_cache_finish(&t->prefix_cache);
+}
+
+/* Tokens at the beginning that may come from others. */
+static int32_t takable_len(const struct session *s)
+{
+    return s->turn.prefill_end - (s->turn.pick_due ? 1 : 0);
+}
+
+void target_prefix_take(struct gr_target *t, struct session *s)
+{
+    struct gr_kv_table *table = &s->kv.table;
+    if (!t->config.prefix_cache || s->kv.len != table->n_block * GR_KV_BLOCK_TOKENS) {
+        return; /* it goes on in a block of its own */
+    }
+    const int32_t n = gr_kv_cache_take(&t->prefix_cache, s->wishes.salt, s->prefix.token, takable_len(s), table);
+    if (n > 0) {
+        target_kv_taken(s, n);
+        s->wishes.fork_of = 0; /* it has its beginning */
+        target_turn_taken(s, n * GR_KV_BLOCK_TOKENS);
+        log_debug("session %" PRIu64 ": %d tokens of the prompt have KV of others", s->id, n * GR_KV_BLOCK_TOKENS);
+    }
+}
+
+void target_prefix_count(struct gr_target *t, const struct session *s)
+{
+    if (t->config.prefix_cache) {
+        t->counters.n_prefix_query += (uint64_t)s->turn.prefill_end;
+        t->counters.n_prefix_hit += (uint64_t)s->turn.n_taken;
+    }
+}
+
+static void publish(struct gr_target *t, struct session *s)
+{
+    gr_kv_cache_publish(&t->prefix_cache, s->wishes.salt, s->prefix.token, GR_MIN(s->kv.len, s->kv.final_len),
+                        &s->kv.table);
+}
+
+void target_prefix_publish_pass(struct gr_target *t)
+{
+    for (int i = 0; t->config.prefix_cache && i < t->pass.n_seq; i++) {
+        struct session *s = &t->session[t->pass.seq[i].session];
+        if (s->state != SESSION_FREE) {
+            publish(t, s);
+        }
+    }
+}
+
+bool target_reserve(struct gr_target *t, struct session *s, int32_t n_token)
+{
+    struct gr_kv_table *table = &s->kv.table;
+    if (gr_kv_table_reserve(&t->pool, table, n_token) == GR_OK) {
+        return true;
+    }
+    const int32_t n_block = (n_token + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
+    return t->config.prefix_cache &&
+           gr_kv_cache_make_free(&t->prefix_cache, n_block - table->n_block - table->n_reserved) &&
+           gr_kv_table_reserve(&t->pool, table, n_token) == GR_OK;
+}
