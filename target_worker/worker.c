@@ -310,6 +310,29 @@ static enum gr_status check_feature_memory(const struct worker *w, const struct 
     return GR_OK;
 }
 
+/* Whether features stay with the blocks of the prefix cache: where there is memory for those of every block. They lie
+ * in the host's; far memory is what is left beside a model. */
+static bool keep_prefix_features(const struct worker *w, const struct gr_target_options *o)
+{
+    const uint64_t row_bytes = (uint64_t)gr_lm_ship_width(w->lm) * sizeof(uint16_t);
+    const uint64_t bytes = (uint64_t)w->lm->n_pool_block * GR_KV_BLOCK_TOKENS * row_bytes;
+    struct gr_free_memory available;
+    if (!o->prefix_cache || row_bytes == 0) {
+        return false;
+    }
+    gr_memory_available(&available);
+    const bool fits = w->far == NULL && bytes <= available.bytes / 2;
+    if (fits) {
+        log_info("prefix cache: features of %d blocks take up to %" PRIu64 " MiB", w->lm->n_pool_block, bytes >> 20);
+    } else {
+        log_warn("prefix cache: features of %d blocks would take %" PRIu64 " MiB%s; a head starts after what a session "
+                 "takes from the cache (lower --kv-blocks, or use --prefix-cache off)",
+                 w->lm->n_pool_block, bytes >> 20,
+                 w->far != NULL ? " beside the model" : ", more than half of what is free");
+    }
+    return fits;
+}
+
 static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, uint64_t fingerprint)
 {
     struct gr_cost_table cost;
@@ -338,6 +361,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
         .lacks_views = w->lacks_views,
         .specpv_score_max = view_budget(o).score_max,
         .prefix_cache = o->prefix_cache,
+        .prefix_features = keep_prefix_features(w, o),
         .kv_identity = {.model_fingerprint = fingerprint, .numerics_id = w->lm->numerics_id},
         .test_corrupt = (uint32_t)o->test_corrupt};
     const struct gr_target_io io = {.ctx = w,

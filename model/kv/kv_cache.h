@@ -34,6 +34,7 @@ struct gr_kv_entry {
     int32_t parent; /* the block before it; GR_KV_NO_BLOCK: it begins a text */
     int32_t next;   /* in its bucket; GR_KV_NO_BLOCK: it is the last one */
     int32_t n_child;
+    bool marked; /* the owner's: something belongs to it besides KV. False when it becomes an entry */
     int32_t token[GR_KV_BLOCK_TOKENS];
     char salt[GR_KV_SALT_MAX]; /* where it begins a text; elsewhere empty */
 };

@@ -50,6 +50,7 @@ struct gr_target_config {
     bool specpv_score_max;
     /* Sessions take KV that others have computed (target_prefix.c). */
     bool prefix_cache;
+    bool prefix_features;              /* features stay with its blocks: n_pool_block * 16 * feature_width * 2 bytes */
     struct gr_kv_identity kv_identity; /* of the model; its text is borrowed during creation */
     uint32_t test_corrupt;             /* for tests: one partial pass in so many has a pick replaced; 0: none */
 };
@@ -81,6 +82,7 @@ struct gr_target_counters {
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
     uint64_t n_sent_elsewhere;             /* OPENs and APPENDs that were refused because it drains */
     uint64_t n_prefix_query, n_prefix_hit; /* tokens of prompts that were looked up, and those that were there */
+    uint64_t n_prefix_feature;             /* of these, positions whose features were there, too */
     uint64_t n_fork, n_fork_token;         /* sessions that began with another's KV; its tokens, copied ones included */
     /* SpecPV. Tokens judged in refreshes, of them others than committed; roll-backs; provisional tokens dropped without
      * judgement; passes that judged a provisional end */

@@ -165,6 +165,68 @@ void target_fork_features(struct gr_target *t, struct session *s, const struct s
     s->features.end = end;
 }
 
+/* Where the features of a block of the prefix cache lie. */
+static uint16_t *rows_of_block(const struct gr_target *t, int32_t block)
+{
+    return t->block_feature + (size_t)block * GR_KV_BLOCK_TOKENS * (size_t)t->config.feature_width;
+}
+
+/* The n tokens of the ring from pos on, and rows, one after the other. */
+static void copy_ring(struct gr_target *t, const struct session *s, int32_t pos, uint16_t *rows, bool to_ring)
+{
+    const int32_t end = pos + GR_KV_BLOCK_TOKENS;
+    for (int32_t p = pos, n = 0; p < end; p += n) {
+        uint16_t *at = rows + (size_t)(p - pos) * (size_t)t->config.feature_width;
+        n = run_of(t, p, end);
+        target_rows_copy(t, to_ring ? row_of(t, s, p) : at, to_ring ? at : row_of(t, s, p), n);
+    }
+}
+
+void target_store_features(struct gr_target *t, struct session *s, int32_t n_block)
+{
+    const int32_t n = t->block_feature != NULL ? GR_MIN(n_block, s->features.end / GR_KV_BLOCK_TOKENS) : 0;
+    for (int32_t i = s->features.stored; i < n; i++) {
+        const int32_t block = s->kv.table.block[i];
+        struct gr_kv_entry *e = &t->prefix_cache.entry[block];
+        if (!e->marked && i * GR_KV_BLOCK_TOKENS >= s->features.first) {
+            copy_ring(t, s, i * GR_KV_BLOCK_TOKENS, rows_of_block(t, block), false);
+            e->marked = true;
+        }
+    }
+    s->features.stored = GR_MAX(s->features.stored, n);
+}
+
+/* From which block on the last ones up to n_block have features, those that there is room for. */
+static int32_t first_marked(const struct gr_target *t, const struct session *s, int32_t n_block)
+{
+    const int32_t least = GR_MAX(n_block - t->config.feature_keep / GR_KV_BLOCK_TOKENS, 0);
+    int32_t i = n_block;
+    while (i > least && t->prefix_cache.entry[s->kv.table.block[i - 1]].marked) {
+        i--;
+    }
+    return i;
+}
+
+void target_take_features(struct gr_target *t, struct session *s)
+{
+    const int32_t n_block = s->kv.len / GR_KV_BLOCK_TOKENS;
+    if (t->block_feature == NULL || !target_wants_features(t, s) || s->features.end >= s->kv.len) {
+        return;
+    }
+    const int32_t first = first_marked(t, s, n_block);
+    for (int32_t i = first; i < n_block; i++) {
+        copy_ring(t, s, i * GR_KV_BLOCK_TOKENS, rows_of_block(t, s->kv.table.block[i]), true);
+    }
+    if (first < n_block) {
+        const bool joins = first * GR_KV_BLOCK_TOKENS <= s->features.end;
+        s->features.first = joins ? s->features.first : first * GR_KV_BLOCK_TOKENS;
+        s->features.end = s->kv.len;
+        s->features.first = GR_MAX(s->features.first, s->features.end - t->config.feature_keep);
+        s->features.n_kept = 0;
+        t->counters.n_prefix_feature += (uint64_t)((n_block - first) * GR_KV_BLOCK_TOKENS);
+    }
+}
+
 struct feature_state target_kept_features(const struct session *s)
 {
     return (struct feature_state){.first = s->features.first, .end = s->features.end, .n_kept = s->features.n_kept};
@@ -176,6 +238,7 @@ void target_cut_features(struct session *s, int32_t len)
     s->features.n_kept = GR_MAX(GR_MIN(len - s->features.end, s->features.n_kept), 0);
     s->features.end = GR_MIN(s->features.end, len);
     s->features.first = GR_MIN(s->features.first, s->features.end);
+    s->features.stored = GR_MIN(s->features.stored, len / GR_KV_BLOCK_TOKENS);
     /* Frames on their way are lost when the drafter hears of the cut before them, and the row of a new token takes the
      * feature of the one before it, which the drafter may have let go: those it has no use for it drops. */
     s->features.taken = GR_MIN(s->features.taken, GR_MAX(len - 2, 0));

@@ -92,6 +92,7 @@ struct feature_state {
     int32_t context;       /* positions that the drafter's head looks back; 0: all */
     int32_t sent;          /* features before it are at the drafter, or on their way */
     int32_t taken;         /* the drafter needs none before it any more */
+    int32_t stored;        /* whole blocks before it have been looked at, to be stored with the prefix cache's */
     int32_t again;         /* the drafter holds outdated features before it: they are sent again */
 };
 
@@ -177,9 +178,11 @@ struct gr_target {
     struct gr_kv_cache prefix_cache; /* target_prefix.c; without entries where it is off */
     struct session *session;         /* owned, (n_session_max) */
     int32_t *held_ids;               /* owned, (n_session_max, n_ctx_max) */
-    uint16_t *feature;      /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep; in
-                               config.far, if that is not NULL */
-    bool rows_on_their_way; /* copies between places of far memory have not ended */
+    uint16_t *feature;       /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep; in
+                                config.far, if that is not NULL */
+    uint16_t *block_feature; /* owned, (n_pool_block, 16, feature_width) bf16, as `feature' is: of the prefix cache's
+                                blocks that are marked; NULL: they have none */
+    bool rows_on_their_way;  /* copies between places of far memory have not ended */
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
@@ -306,6 +309,10 @@ void target_keep_features(struct gr_target *t, struct session *s, const struct g
 void target_cut_features(struct session *s, int32_t len);
 /* A fork begins with the tokens [0, len) of `from`: the features that are kept of them are its, too. */
 void target_fork_features(struct gr_target *t, struct session *s, const struct session *from, int32_t len);
+/* The first kv.len tokens are in blocks of the prefix cache: the session's features go on with those that are there. */
+void target_take_features(struct gr_target *t, struct session *s);
+/* Whole blocks of the prefix cache, the session's first n_block, get the features that it has of them. */
+void target_store_features(struct gr_target *t, struct session *s, int32_t n_block);
 /* What stays when the session is opened anew. */
 struct feature_state target_kept_features(const struct session *s);
 /* A RESYNC says where the drafter stands; peer_len is set. */

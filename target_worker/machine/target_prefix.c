@@ -5,9 +5,10 @@
  * under a view is missing from kv.len until a refresh has computed it anew, and what is provisional lies after it.
  *
  * A session takes blocks once a turn, when it is admitted: so hits count against what it needs, and are held from then
- * on. Its last token is always computed where a pick is due, since the pick is its row's. Idle blocks count as free
- * ones everywhere, and are given up, the longest unused first, before any session is evicted or pre-empted. Decisions
- * D-217, D-218. */
+ * on. The features that a head needs of them are stored with the blocks, by whichever session has them first; where a
+ * block has none the head starts after it, as it does when it attaches late. Its last token is always computed where a
+ * pick is due, since the pick is its row's. Idle blocks count as free ones everywhere, and are given up, the longest
+ * unused first, before any session is evicted or pre-empted. Decisions D-217, D-218. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
@@ -44,6 +45,7 @@ void target_prefix_take(struct gr_target *t, struct session *s)
         target_kv_taken(s, n);
         s->wishes.fork_of = 0; /* it has its beginning */
         target_turn_taken(s, n * GR_KV_BLOCK_TOKENS);
+        target_take_features(t, s);
         log_debug("session %" PRIu64 ": %d tokens of the prompt have KV of others", s->id, n * GR_KV_BLOCK_TOKENS);
     }
 }
@@ -58,8 +60,9 @@ void target_prefix_count(struct gr_target *t, const struct session *s)
 
 static void publish(struct gr_target *t, struct session *s)
 {
-    gr_kv_cache_publish(&t->prefix_cache, s->wishes.salt, s->prefix.token, GR_MIN(s->kv.len, s->kv.final_len),
-                        &s->kv.table);
+    const int32_t len = GR_MIN(s->kv.len, s->kv.final_len);
+    gr_kv_cache_publish(&t->prefix_cache, s->wishes.salt, s->prefix.token, len, &s->kv.table);
+    target_store_features(t, s, len / GR_KV_BLOCK_TOKENS);
 }
 
 void target_prefix_publish_pass(struct gr_target *t)

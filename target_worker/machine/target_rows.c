@@ -8,26 +8,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum gr_status take_far(struct gr_target *t, size_t bytes)
+static enum gr_status take_far(struct gr_target *t, size_t bytes, uint16_t **out)
 {
     const struct gr_far_memory *far = t->config.far;
     uint8_t *p = NULL;
     GR_TRY(far->take(far->ctx, gr_far_whole_pages(bytes), &p));
-    t->feature = (uint16_t *)(void *)p;
+    *out = (uint16_t *)(void *)p;
     return GR_OK;
+}
+
+/* n values; none: nothing is taken. */
+static enum gr_status take(struct gr_target *t, size_t n, uint16_t **out)
+{
+    if (n > 0 && t->config.far != NULL) {
+        return take_far(t, n * sizeof(**out), out);
+    }
+    *out = n > 0 ? calloc(n, sizeof(**out)) : NULL;
+    return n == 0 || *out != NULL ? GR_OK : GR_ENOMEM;
+}
+
+static void give(struct gr_target *t, uint16_t *rows)
+{
+    if (t->config.far != NULL && rows != NULL) {
+        t->config.far->give(t->config.far->ctx, (uint8_t *)rows);
+    } else {
+        free(rows);
+    }
+}
+
+static enum gr_status create_of_blocks(struct gr_target *t)
+{
+    const struct gr_target_config *c = &t->config;
+    const size_t n = c->prefix_features ? (size_t)c->n_pool_block * GR_KV_BLOCK_TOKENS * (size_t)c->feature_width : 0;
+    const enum gr_status st = take(t, n, &t->block_feature);
+    if (st != GR_OK) {
+        log_error("out of memory for the features of the prefix cache's %d blocks, %zu MiB: lower --kv-blocks, or use "
+                  "--prefix-cache off",
+                  c->n_pool_block, n * sizeof(*t->block_feature) >> 20);
+    }
+    return st;
 }
 
 enum gr_status target_rows_create(struct gr_target *t)
 {
     const struct gr_target_config *c = &t->config;
     const size_t n = (size_t)c->n_session_max * (size_t)c->feature_keep * (size_t)c->feature_width;
-    enum gr_status st = GR_OK;
-    if (n > 0 && c->far != NULL) {
-        st = take_far(t, n * sizeof(*t->feature));
-    } else if (n > 0) {
-        t->feature = calloc(n, sizeof(*t->feature));
-        st = t->feature != NULL ? GR_OK : GR_ENOMEM;
-    }
+    GR_TRY(create_of_blocks(t));
+    const enum gr_status st = take(t, n, &t->feature);
     if (st != GR_OK) {
         log_error("out of memory for the features of %d positions of %d sessions, %zu MiB: lower target.feature_keep",
                   c->feature_keep, c->n_session_max, n * sizeof(*t->feature) >> 20);
@@ -37,11 +64,8 @@ enum gr_status target_rows_create(struct gr_target *t)
 
 void target_rows_destroy(struct gr_target *t)
 {
-    if (t->config.far != NULL && t->feature != NULL) {
-        t->config.far->give(t->config.far->ctx, (uint8_t *)t->feature);
-    } else {
-        free(t->feature);
-    }
+    give(t, t->feature);
+    give(t, t->block_feature);
 }
 
 void target_rows_copy(struct gr_target *t, void *to, const void *from, int32_t n_row)

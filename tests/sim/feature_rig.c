@@ -7,6 +7,7 @@ int32_t bench_context; /* of the drafters' heads; 0: they look back at everythin
 struct gr_specpv_params bench_specpv;
 enum gr_specpv_mode bench_mode;
 uint32_t bench_corrupt;
+bool bench_prefix_cache, bench_prefix_features;
 
 uint8_t *begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t n)
 {
@@ -216,6 +217,9 @@ void bench_create(struct bench *b, bool features)
                                        .feature_window = WINDOW,
                                        .far = all_far != BENCH_HOST ? &b->far.memory : NULL,
                                        .specpv = bench_specpv,
+                                       .prefix_cache = bench_prefix_cache,
+                                       .prefix_features = bench_prefix_features,
+                                       .kv_identity = {.numerics_id = "toy"},
                                        .test_corrupt = bench_corrupt};
     const struct gr_target_io io = {.ctx = b,
                                     .frame_begin = begin,

@@ -38,6 +38,7 @@ extern int32_t bench_context; /* of the drafters' heads; 0: they look back at ev
 extern struct gr_specpv_params bench_specpv;
 extern enum gr_specpv_mode bench_mode;
 extern uint32_t bench_corrupt;
+extern bool bench_prefix_cache, bench_prefix_features; /* of the target; the second: its blocks keep theirs */
 
 /* What the drafter of a session has been sent. */
 struct told {

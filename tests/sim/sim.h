@@ -56,8 +56,8 @@ struct sim_config {
     void (*on_job)(const struct gr_drafter *d, const struct gr_draft_job *job);
     struct gr_specpv_params specpv; /* of the target; n_buffer 0: no views */
     uint32_t specpv_corrupt;
-    bool prefix_cache; /* of the target */
-    int commit_room;   /* messages to the orchestrator that may be on their way; 0: any number */
+    bool prefix_cache, prefix_features; /* of the target */
+    int commit_room;                    /* messages to the orchestrator that may be on their way; 0: any number */
     struct gr_orch_config orch;
     uint64_t client_ns; /* largest pause of a client between two turns */
     uint64_t stop_ns;   /* longest time until a client's stop is heard, drawn; 0: at once */

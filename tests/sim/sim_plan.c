@@ -276,6 +276,21 @@ static void draw_odd(uint64_t *rng, struct sim_plan *p)
     }
 }
 
+/* In half of the seeds sessions share KV; in half of these their prompts begin alike, so that they share each other's,
+ * and not only what they have computed themselves before they were lost or opened anew. */
+static void draw_prefix(uint64_t *rng, struct sim_plan *p)
+{
+    p->sim.prefix_cache = chance(rng, 2);
+    p->sim.prefix_features = chance(rng, 2);
+    if (!p->sim.prefix_cache || chance(rng, 2)) {
+        return;
+    }
+    for (int i = 1; i < p->n_request; i++) {
+        const uint32_t most = GR_MIN(p->request[0].n_prompt, p->request[i].n_prompt);
+        memcpy(p->prompt[i], p->prompt[0], next(rng, most + 1) * sizeof(p->prompt[0][0]));
+    }
+}
+
 void sim_draw_plan(uint64_t seed, struct sim_plan *p)
 {
     uint64_t rng = seed;
@@ -313,6 +328,8 @@ void sim_draw_plan(uint64_t seed, struct sim_plan *p)
     draw_specpv(&specpv_rng, p);
     uint64_t odd_rng = gr_mix64(seed + 11223344);
     draw_odd(&odd_rng, p);
+    uint64_t prefix_rng = gr_mix64(seed + 99887766);
+    draw_prefix(&prefix_rng, p);
 }
 
 static int32_t draw_id(uint64_t *rng)

@@ -268,6 +268,7 @@ static void create_target(struct sim *s, struct gr_lm *lm)
                                        .prefill_share = s->config.prefill_share,
                                        .specpv = s->config.specpv,
                                        .prefix_cache = s->config.prefix_cache,
+                                       .prefix_features = s->config.prefix_features && gr_lm_ship_width(lm) > 0,
                                        .kv_identity = {.numerics_id = lm->numerics_id},
                                        .test_corrupt = s->config.specpv_corrupt,
                                        .shares_device = s->config.device != NULL && s->config.device->shared,

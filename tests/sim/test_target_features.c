@@ -477,10 +477,61 @@ static void test_fork(void **state)
     }
 }
 
+static void run_rounds(struct bench *b, uint64_t id, int n)
+{
+    for (int i = 0; i < n; i++) {
+        assert_true(round_once(b));
+        say_taken(b, id, b->told[id].end, 0);
+        answer(b, id);
+    }
+    settle(b);
+}
+
+/* Rows that a session takes of the prefix cache bring it no features. Where they are stored with the blocks it has
+ * those that its ring has room for, with the values of its own rows; else its head starts after what it has taken. */
+static void try_prefix(int n_prompt, bool stored)
+{
+    struct bench b;
+    bench_prefix_cache = true;
+    bench_prefix_features = stored;
+    bench_create(&b, true);
+    bench_prefix_cache = bench_prefix_features = false;
+    open_session(&b, 1, n_prompt, false, true);
+    resync(&b, 1, 0, 0);
+    run_rounds(&b, 1, 12);
+    const struct gr_msg close = {.type = GR_MSG_CLOSE, .session = 1};
+    gr_target_on_msg(b.target, &close, b.now_ns);
+    (void)round_once(&b);          /* the pass that it is in */
+    open_fork(&b, 2, 1, n_prompt); /* of one that has gone: nothing but the cache has its KV */
+    resync(&b, 2, 0, 0);
+    run_rounds(&b, 2, 12);
+    const struct gr_target_counters *c = gr_target_counters(b.target);
+    const int32_t n_hit = (n_prompt - 1) / GR_KV_BLOCK_TOKENS * GR_KV_BLOCK_TOKENS;
+    const int32_t n_kept = stored ? GR_MIN(n_hit, KEEP / GR_KV_BLOCK_TOKENS * GR_KV_BLOCK_TOKENS) : 0;
+    assert_int_equal(c->n_prefix_hit, n_hit);
+    assert_int_equal(c->n_prefix_feature, n_kept);
+    assert_int_equal(b.told[2].end, b.told[2].known - 1);
+    assert_int_equal(b.told[2].first, n_hit - n_kept);
+    bench_destroy(&b);
+}
+
+static void test_prefix_cache(void **state)
+{
+    (void)state;
+    for (int n_prompt = 17; n_prompt <= 130; n_prompt++) {
+        try_prefix(n_prompt, true);
+        try_prefix(n_prompt, false);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_prefix_cache),
+        RAW(test_prefix_cache),
+        AT_ONCE(test_prefix_cache),
+        FAR(test_prefix_cache),
         cmocka_unit_test(test_prompt_by_the_chunk),
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_no_credit),
