@@ -82,7 +82,7 @@ enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int
     const struct gr_cuda_pass_limits limits = {.n_row_max = lm->n_row_max,
                                                .n_out_max = lm->n_out_max,
                                                .n_seq_max = n_seq_max,
-                                               .n_pool_block = lm->n_pool_block,
+                                               .n_table_block = lm->n_ctx_max / GR_KV_BLOCK_TOKENS + 1,
                                                .n_scratch_block = lm->n_scratch_block,
                                                .feature_width = feature_width,
                                                .n_state = lm->n_state,

@@ -21,7 +21,7 @@ static void lay_out(struct gr_cuda_pass *p)
     const size_t n_row = (size_t)p->limits.n_row_max;
     const size_t n_out = (size_t)p->limits.n_out_max;
     const size_t n_seq = (size_t)p->limits.n_seq_max;
-    const size_t n_block = (size_t)(p->limits.n_pool_block + p->limits.n_scratch_block);
+    const size_t n_block = n_seq * (size_t)p->limits.n_table_block + (size_t)p->limits.n_scratch_block;
     const size_t bytes[GR_CUDA_N_PART] = {
         [GR_CUDA_PART_COUNTS] = 5 * sizeof(int32_t),
         [GR_CUDA_PART_TOKEN] = n_row * sizeof(int32_t),
@@ -135,7 +135,7 @@ static void put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
         memcpy(n_anc + s->row0, s->n_anc, n_row * sizeof(*n_anc));
         const int n_table = (limit_max + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
         const int n_scratch = (s->n_slot + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
-        GR_ASSERT(n_block + n_table + n_scratch <= p->limits.n_pool_block + p->limits.n_scratch_block);
+        GR_ASSERT(n_table <= p->limits.n_table_block && n_scratch <= p->limits.n_scratch_block);
         memcpy(block + n_block, s->block, (size_t)n_table * sizeof(*block));
         memcpy(block + n_block + n_table, s->scratch_block, (size_t)n_scratch * sizeof(*block));
         if (s->n_slot > 0) {

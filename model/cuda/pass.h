@@ -34,11 +34,12 @@ enum gr_cuda_pass_part {
 
 struct gr_cuda_pass_limits {
     int n_row_max, n_out_max, n_seq_max;
-    int n_pool_block, n_scratch_block; /* no block is in two tables */
-    int feature_width;                 /* f32 of a row; 0: none */
-    int n_state;                       /* kept states, of the same width */
-    bool far_feature;                  /* rows' features may be bf16 in the device's memory (gr_batch.far_feature) */
-    int n_entry;                       /* of lists of what is asked of logits, all rows' together; 0: none */
+    int n_table_block;   /* of a sequence's table */
+    int n_scratch_block; /* of all sequences; a block of the pool may be in several tables, one of these in one */
+    int feature_width;   /* f32 of a row; 0: none */
+    int n_state;         /* kept states, of the same width */
+    bool far_feature;    /* rows' features may be bf16 in the device's memory (gr_batch.far_feature) */
+    int n_entry;         /* of lists of what is asked of logits, all rows' together; 0: none */
 };
 
 /* Where the pass's inputs lie on the device. */
