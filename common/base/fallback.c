@@ -1,6 +1,7 @@
 #include "common/base/fallback.h"
 
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "common/base/status.h"
 
 #include <inttypes.h>
@@ -32,9 +33,9 @@ static void spell_subject(uint64_t session, uint32_t round, char *out, size_t ca
     if (session == 0) {
         snprintf(out, cap, "%s", "");
     } else if (round == 0) {
-        snprintf(out, cap, "session %" PRIu64 ": ", session);
+        snprintf(out, cap, "session %" GR_SESSION_ID_PRI ": ", session);
     } else {
-        snprintf(out, cap, "session %" PRIu64 " round %u: ", session, round);
+        snprintf(out, cap, "session %" GR_SESSION_ID_PRI " round %u: ", session, round);
     }
 }
 

@@ -1,5 +1,7 @@
 #include "common/base/log_json.h"
 
+#include "common/base/session_id.h"
+
 #include <jansson.h>
 #include <stdio.h>
 
@@ -32,7 +34,11 @@ size_t gr_log_json_spell(const struct gr_log_json *l, char *out, size_t cap)
         return 0;
     }
     put_number(o, "worker", l->worker);
-    put_number(o, "session", l->session);
+    if (l->session != 0) {
+        char id[GR_SESSION_ID_DIGITS + 1];
+        gr_session_id_spell(l->session, id);
+        (void)json_object_set_new(o, "session", json_string(id));
+    }
     (void)json_object_set_new(o, "message", json_string(l->message));
     const size_t n = json_dumpb(o, out, cap - 1, JSON_COMPACT);
     json_decref(o);

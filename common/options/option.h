@@ -32,7 +32,8 @@
  * INT_OR_0: 0, or in range. AUTO: auto or a whole number. NUMBER: a real number. SHARE: off or between 0 and 1.
  * DURATION: 500us, 20ms, 2s, 5m, 1h or a plain number of the row's unit; held in nanoseconds. ADDRESS: HOST:PORT; with
  * min 0 of who listens, with 1 of who connects (address.h), or one of its choices as it stands. ADDRESS_OR_OFF: that,
- * or off, which is NULL. DEVICE: cpu or cuda:N. SECRET: a text that is never printed; its row is called NAME-file and
+ * or off, which is NULL. SESSION: a session's id (session_id.h); 0: none. DEVICE: cpu or cuda:N. SECRET: a text that
+ * is never printed; its row is called NAME-file and
  * takes the path of a file, and the variable without _FILE takes the text itself. REST: all words after `--'. WORKERS:
  * a list of the YAML file alone, whose items say count, host or hosts, device and tp. Lists. WORDS: texts, one each
  * time it is given. IDS: token ids up to max, with commas between them, added to those given before. CHOICES, COUNTS
@@ -50,6 +51,7 @@ enum gr_option_kind {
     GR_KIND_DURATION,
     GR_KIND_ADDRESS,
     GR_KIND_ADDRESS_OR_OFF,
+    GR_KIND_SESSION,
     GR_KIND_DEVICE,
     GR_KIND_SECRET,
     GR_KIND_REST,
@@ -117,6 +119,7 @@ struct gr_option_rest {
 #define GR_SLOT_DURATION int64_t
 #define GR_SLOT_ADDRESS const char *
 #define GR_SLOT_ADDRESS_OR_OFF const char *
+#define GR_SLOT_SESSION uint64_t
 #define GR_SLOT_DEVICE int
 #define GR_SLOT_SECRET struct gr_option_secret
 #define GR_SLOT_REST struct gr_option_rest

@@ -6,6 +6,7 @@
 #include "common/base/device.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/session_id.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -60,6 +61,9 @@ static void describe(const struct gr_option *r, char out[static 320])
     case GR_KIND_DURATION:
         snprintf(out, 320, "a time from %.0f %s to %.0f %s, as 500ms, 2s or a plain number of %s", r->min, r->unit,
                  r->max, r->unit, r->unit);
+        break;
+    case GR_KIND_SESSION:
+        snprintf(out, 320, GR_SESSION_ID_WORDS);
         break;
     case GR_KIND_IDS:
         snprintf(out, 320, "a token id from 0 to %.0f (several: 7,11)", r->max);
@@ -434,6 +438,8 @@ static enum gr_status store(struct gr_option_values *v, const struct gr_option *
     case GR_KIND_ADDRESS:
     case GR_KIND_ADDRESS_OR_OFF:
         return take_address(option, what, value, slot);
+    case GR_KIND_SESSION:
+        return gr_session_id_read(value, slot) ? GR_OK : bad_value(option, what, value);
     case GR_KIND_DEVICE:
         return gr_device_parse(what, value, slot);
     case GR_KIND_SECRET:
@@ -607,6 +613,9 @@ const char *gr_option_text(const struct gr_option_values *v, const struct gr_opt
         return text;
     case GR_KIND_DURATION:
         return duration_text(*(const int64_t *)slot, text);
+    case GR_KIND_SESSION:
+        gr_session_id_spell(*(const uint64_t *)slot, text);
+        return text;
     case GR_KIND_DEVICE:
         return devices_text(&(struct gr_devices){.device = {*(const int *)slot}, .n = 1}, text);
     case GR_KIND_DEVICES:
@@ -654,6 +663,9 @@ void gr_option_range(const struct gr_option *r, char out[static 160])
         }
         snprintf(out + strlen(out), 40, "%s%sport %.0f .. 65535", r->choices != NULL ? ", " : "",
                  r->kind == GR_KIND_ADDRESS ? "" : "off, ", r->min);
+        break;
+    case GR_KIND_SESSION:
+        snprintf(out, 160, "%d hexadecimal digits", GR_SESSION_ID_DIGITS);
         break;
     case GR_KIND_DEVICE:
     case GR_KIND_DEVICES:

@@ -13,6 +13,7 @@
  * computed these positions anew, with full KV. Then what is held from there on gives way, and the rows that took it run
  * again. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "draft_worker/machine/drafter_internal.h"
 
 #include <inttypes.h>
@@ -51,7 +52,7 @@ void drafter_cut_features(struct gr_drafter *d, struct session *s, int32_t len)
 /* The target keeps nothing before `first`: the session's KV begins there. */
 void drafter_begin_features(struct gr_drafter *d, struct session *s, int32_t first)
 {
-    log_info("session %" PRIu64 ": its features begin at position %d of %d", s->id, first, s->prefix.len);
+    log_info("session %" GR_SESSION_ID_PRI ": its features begin at position %d of %d", s->id, first, s->prefix.len);
     d->counters.n_feature_start++;
     draft_kv_begin_at(d, s, first + 1);
     s->features.first = s->features.end = s->features.told = first;

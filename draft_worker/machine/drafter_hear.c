@@ -1,6 +1,7 @@
 /* Frames in: VERDICT, DELTA, FEATURES, DESYNC, COST. */
 #include "common/rules/hash.h"
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "draft_worker/machine/drafter_internal.h"
 
 #include <inttypes.h>
@@ -30,8 +31,8 @@ static void desync(struct gr_drafter *d, struct session *s, const char *what)
     d->counters.n_desync++;
     s->n_desync_all++;
     if (gr_is_told(s->n_desync_all)) {
-        log_warn("session %" PRIu64 ": desync at length %d: %s; asking the target (%u by now)", s->id, s->prefix.len,
-                 what, s->n_desync_all);
+        log_warn("session %" GR_SESSION_ID_PRI ": desync at length %d: %s; asking the target (%u by now)", s->id,
+                 s->prefix.len, what, s->n_desync_all);
     }
     drafter_send_resync(d, s);
 }
@@ -421,8 +422,9 @@ static void ask_again(struct gr_drafter *d, struct session *s, const struct gr_f
     d->counters.n_feature_gap++;
     drafter_note_feature_gap(s);
     if (s->state == DRAFT_FOLLOWING) { /* else it has been asked */
-        log_warn("session %" PRIu64 ": features of positions from %u where %d to %d are held; asking the target", s->id,
-                 r->first_pos, s->features.first, s->features.end);
+        log_warn("session %" GR_SESSION_ID_PRI
+                 ": features of positions from %u where %d to %d are held; asking the target",
+                 s->id, r->first_pos, s->features.first, s->features.end);
         drafter_send_resync(d, s);
     }
 }

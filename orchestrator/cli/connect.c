@@ -1,6 +1,7 @@
 #include "orchestrator/cli/connect.h"
 
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "orchestrator/cli/answers.h"
 #include "orchestrator/cli/generate.h"
 #include "orchestrator/cli/remote.h"
@@ -301,7 +302,7 @@ static enum gr_status check_session(struct gr_options *o, uint64_t *session_out)
             return GR_EINVAL;
         }
     }
-    *session_out = (uint64_t)o->session;
+    *session_out = o->session;
     return GR_OK;
 }
 
@@ -337,9 +338,9 @@ static int run(struct gr_options *o, bool print_id)
     gr_remote_close(&c.remote);
     const int status = gr_answers_report(a);
     if (status == 0 && print_id && !o->json) {
-        printf("%" PRIu64 "\n", c.turn[0].session);
+        printf("%" GR_SESSION_ID_PRI "\n", c.turn[0].session);
     } else if (status == 0 && o->keep && !print_id) {
-        fprintf(stderr, "session %" PRIu64 " stays open\n", c.turn[0].session);
+        fprintf(stderr, "session %" GR_SESSION_ID_PRI " stays open\n", c.turn[0].session);
     }
     gr_answers_destroy(a);
     return status;

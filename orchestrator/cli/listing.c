@@ -2,6 +2,7 @@
 #include "orchestrator/cli/listing.h"
 
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -123,8 +124,10 @@ static const char *worker_state(const struct gr_msg_listed_worker *m)
 
 static json_t *session_json(const struct gr_listing_session *m)
 {
-    return json_pack("{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
-                     (json_int_t)m->id, "state", state_name(m->is.state), "epoch", (json_int_t)m->is.epoch, "keep_open",
+    char id[GR_SESSION_ID_DIGITS + 1];
+    gr_session_id_spell(m->id, id);
+    return json_pack("{s:s, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
+                     id, "state", state_name(m->is.state), "epoch", (json_int_t)m->is.epoch, "keep_open",
                      m->is.keep_open != 0, "tokens", (json_int_t)m->is.n_token, "rounds", (json_int_t)m->is.n_round,
                      "num_drafts", (json_int_t)m->is.n_tree, "num_draft_tokens", (json_int_t)m->is.n_drafted,
                      "num_accepted_tokens", (json_int_t)m->is.n_hit_token, "mean_acceptance_length", acceptance(&m->is),
@@ -178,12 +181,12 @@ static void print_lack(const struct gr_listing *l)
 
 static void print_table(const struct gr_listing *l)
 {
-    printf("%8s  %-8s %5s %8s %8s %10s %8s  %6s  %7s\n", "id", "state", "epoch", "tokens", "rounds", "acceptance",
+    printf("%-16s  %-8s %5s %8s %8s %10s %8s  %6s  %7s\n", "id", "state", "epoch", "tokens", "rounds", "acceptance",
            "idle s", "target", "drafter");
     for (int i = 0; i < l->n_session; i++) {
         const struct gr_listing_session *m = &l->session[i];
-        printf("%8" PRIu64 "  %-8s %5u %8u %8" PRIu64 " %10.2f %8.1f", m->id, state_name(m->is.state), m->is.epoch,
-               m->is.n_token, m->is.n_round, acceptance(&m->is), (double)m->is.idle_ns / 1e9);
+        printf("%" GR_SESSION_ID_PRI "  %-8s %5u %8u %8" PRIu64 " %10.2f %8.1f", m->id, state_name(m->is.state),
+               m->is.epoch, m->is.n_token, m->is.n_round, acceptance(&m->is), (double)m->is.idle_ns / 1e9);
         print_worker_number(m->is.target);
         printf(" ");
         print_worker_number(m->is.drafter);
@@ -221,7 +224,7 @@ int gr_listing_print_session(const struct gr_listing_session *m, bool json)
     if (json) {
         return gr_listing_dump(session_json(m));
     }
-    printf("session %" PRIu64 ": %s, epoch %u, %s\n", m->id, state_name(m->is.state), m->is.epoch,
+    printf("session %" GR_SESSION_ID_PRI ": %s, epoch %u, %s\n", m->id, state_name(m->is.state), m->is.epoch,
            m->is.keep_open != 0 ? "stays open between turns" : "ends with its turn");
     printf("tokens %u, rounds %" PRIu64 ", %" PRIu64 " of %" PRIu64 " drafted tokens accepted, mean acceptance length "
            "%.2f\n",

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/out_guard.h"
+#include "common/base/session_id.h"
 #include "common/base/utf8.h"
 #include "orchestrator/answer/token_text.h"
 
@@ -173,7 +174,9 @@ enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r)
         bad |= json_object_set_new(root, "undrafted", json_string(r->undrafted));
     }
     if (r->session != 0) {
-        bad |= json_object_set_new(root, "session", json_integer((json_int_t)r->session));
+        char id[GR_SESSION_ID_DIGITS + 1];
+        gr_session_id_spell(r->session, id);
+        bad |= json_object_set_new(root, "session", json_string(id));
     }
     if (r->has_seed) {
         bad |= json_object_set_new(root, "seed", json_integer((json_int_t)r->seed));

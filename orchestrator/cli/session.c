@@ -1,5 +1,6 @@
 /* `graft session ...`: looks at the sessions of a running orchestrator, goes on with them, and ends them. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/connect.h"
 #include "orchestrator/cli/listing.h"
@@ -25,7 +26,7 @@ static int show_one(const struct gr_listing *l, uint64_t id, bool json)
             return gr_listing_print_session(&l->session[i], json);
         }
     }
-    log_error("no session %" PRIu64 " is open there; `graft session list' tells which are", id);
+    log_error("no session %" GR_SESSION_ID_PRI " is open there; `graft session list' tells which are", id);
     return 1;
 }
 
@@ -34,7 +35,7 @@ static int show(struct gr_remote *r, const struct gr_options *o)
     struct gr_listing l = {0};
     int status = gr_remote_status(r, gr_listing_read(r, &l));
     if (status == 0) {
-        status = show_one(&l, (uint64_t)o->session, o->json);
+        status = show_one(&l, o->session, o->json);
     }
     gr_listing_finish(&l);
     return status;
@@ -43,14 +44,14 @@ static int show(struct gr_remote *r, const struct gr_options *o)
 static int close_one(struct gr_remote *r, const struct gr_options *o)
 {
     struct gr_msg reply;
-    const struct gr_msg m = {.type = GR_MSG_CLOSE, .session = (uint64_t)o->session};
+    const struct gr_msg m = {.type = GR_MSG_CLOSE, .session = o->session};
     return gr_remote_status(r, gr_remote_ask(r, &m, GR_MSG_CLOSED, &reply));
 }
 
 static int refresh(struct gr_remote *r, const struct gr_options *o)
 {
     struct gr_msg reply;
-    const struct gr_msg m = {.type = GR_MSG_REFRESH, .session = (uint64_t)o->session};
+    const struct gr_msg m = {.type = GR_MSG_REFRESH, .session = o->session};
     const int status = gr_remote_status(r, gr_remote_ask(r, &m, GR_MSG_REFRESHED, &reply));
     if (status != 0) {
         return status;

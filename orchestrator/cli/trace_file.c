@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/out_file.h"
+#include "common/base/session_id.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -83,13 +84,15 @@ static void add_span(json_t *events, const struct round *r, enum track track, ui
     if (end_ns <= begin_ns) {
         return;
     }
+    char id[GR_SESSION_ID_DIGITS + 1];
+    gr_session_id_spell(r->session, id);
     json_array_append_new(
-        events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}}", "name",
+        events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I}}", "name",
                           track_names[track], "cat", "round", "ph", "X", "pid", 1, "tid", (int)track, "ts",
-                          (double)begin_ns / 1e3, "dur", (double)(end_ns - begin_ns) / 1e3, "args", "session",
-                          (json_int_t)r->session, "epoch", (json_int_t)r->epoch, "round", (json_int_t)r->round,
-                          "draft_tokens", (json_int_t)r->n_draft, "accepted_tokens", (json_int_t)r->n_accepted,
-                          "tokens", (json_int_t)r->n_token, "rows", (json_int_t)r->n_row));
+                          (double)begin_ns / 1e3, "dur", (double)(end_ns - begin_ns) / 1e3, "args", "session", id,
+                          "epoch", (json_int_t)r->epoch, "round", (json_int_t)r->round, "draft_tokens",
+                          (json_int_t)r->n_draft, "accepted_tokens", (json_int_t)r->n_accepted, "tokens",
+                          (json_int_t)r->n_token, "rows", (json_int_t)r->n_row));
 }
 
 static uint64_t before(uint64_t at_ns, uint64_t span_ns)

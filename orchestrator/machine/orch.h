@@ -85,6 +85,8 @@ struct gr_worker_info {
 struct gr_orch_io {
     void *ctx;
     void (*send)(void *ctx, uint32_t worker, const struct gr_msg *m);
+    /* A number that no session has had, at random; one that is 0 or in use is drawn again. NULL: they count from 1. */
+    uint64_t (*new_id)(void *ctx);
     /* What a worker said of the turn, or the machine itself (QUEUED): PROGRESS, ATTACHED, COMMIT (checked: it extends
      * the transcript, or under exact SpecPV takes provisional tokens back), DRAFT_STATS. With it a client counts its
      * own metrics. May be NULL. */

@@ -1,6 +1,7 @@
 /* What clients ask of the machine: sessions, turns, stops, refreshes. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "orchestrator/machine/orch_internal.h"
 
 #include <inttypes.h>
@@ -107,7 +108,8 @@ static enum gr_status add_ids(struct gr_orch *o, struct session *s, uint32_t kee
                               const int32_t *ids, uint32_t n)
 {
     if (!gr_transcript_fits(&s->turn.transcript, keep_len, kind, n)) {
-        return refuse(o, GR_ELIMIT, "session %" PRIu64 ": a session has at most %d segments of text: open a new one",
+        return refuse(o, GR_ELIMIT,
+                      "session %" GR_SESSION_ID_PRI ": a session has at most %d segments of text: open a new one",
                       s->id, GR_TRANSCRIPT_SEGMENT_MAX);
     }
     const enum gr_status st = orch_text_put(s, keep_len, kind, ids, n);
@@ -155,6 +157,19 @@ static void open_or_queue(struct gr_orch *o, struct session *s, uint32_t n_queue
     }
 }
 
+/* Of random ones the first that nobody has. */
+static uint64_t new_id(const struct gr_orch *o)
+{
+    if (o->io.new_id == NULL) {
+        return o->last_id + 1;
+    }
+    uint64_t id = 0;
+    while (id == 0 || orch_find(o, id) != NULL) {
+        id = o->io.new_id(o->io.ctx);
+    }
+    return id;
+}
+
 enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
                               uint64_t *session_out)
 {
@@ -172,7 +187,7 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     GR_TRY(take_place(o, &place));
     struct session *s = orch_at(o, place);
     *s = (struct session){
-        .id = o->last_id + 1, .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
+        .id = new_id(o), .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
     orch_load_begin(s, o->worker);
     orch_model_wish(s, request->model);
     const enum gr_status st = add_ids(o, s, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
@@ -181,7 +196,7 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
         memset(s, 0, sizeof(*s));
         return st;
     }
-    o->last_id++;
+    o->last_id = s->id;
     o->n_session++;
     gr_session_index_add(&o->index, s->id, place);
     s->request.tokenizer_fingerprint = request->tokenizer_fingerprint;
@@ -199,23 +214,23 @@ static enum gr_status check_turn(struct gr_orch *o, const struct session *s, con
                                  uint32_t keep_len)
 {
     if (s->state != GR_SESSION_IDLE) {
-        return refuse(o, GR_EINVAL, "session %" PRIu64 " is %s: wait for its turn to end", s->id,
+        return refuse(o, GR_EINVAL, "session %" GR_SESSION_ID_PRI " is %s: wait for its turn to end", s->id,
                       s->state == GR_SESSION_CLOSING ? "being closed" : "in a turn");
     }
     if (turn->n_ids < 1) {
-        return refuse(o, GR_EINVAL, "session %" PRIu64 ": a turn appends at least one token", s->id);
+        return refuse(o, GR_EINVAL, "session %" GR_SESSION_ID_PRI ": a turn appends at least one token", s->id);
     }
     const char *wrong = gr_turn_wishes_wrong(&turn->wishes);
     if (wrong != NULL) {
-        return refuse(o, GR_EINVAL, "session %" PRIu64 ": %s", s->id, wrong);
+        return refuse(o, GR_EINVAL, "session %" GR_SESSION_ID_PRI ": %s", s->id, wrong);
     }
     if (keep_len < 1 || keep_len > s->turn.transcript.len) {
-        return refuse(o, GR_EINVAL, "session %" PRIu64 " has %u tokens; %u of them cannot be kept", s->id,
+        return refuse(o, GR_EINVAL, "session %" GR_SESSION_ID_PRI " has %u tokens; %u of them cannot be kept", s->id,
                       s->turn.transcript.len, keep_len);
     }
     if (turn->keep_len != UINT32_MAX && gr_transcript_hash_at(&s->turn.transcript, keep_len) != turn->hash) {
         return refuse(o, GR_EINVAL,
-                      "session %" PRIu64 ": its first %u tokens are not the ones that are to be kept "
+                      "session %" GR_SESSION_ID_PRI ": its first %u tokens are not the ones that are to be kept "
                       "(the prefix hashes differ)",
                       s->id, keep_len);
     }
@@ -227,7 +242,7 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     struct session *s = orch_find(o, session);
     o->now_ns = now_ns;
     if (s == NULL) {
-        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
+        return refuse(o, GR_ENOTFOUND, "no session %" GR_SESSION_ID_PRI " is open here", session);
     }
     const uint32_t keep_len = turn->keep_len == UINT32_MAX ? s->turn.transcript.len : turn->keep_len;
     GR_TRY(check_turn(o, s, turn, keep_len));
@@ -295,7 +310,7 @@ enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
 {
     struct session *s = orch_find(o, session);
     if (s == NULL) {
-        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
+        return refuse(o, GR_ENOTFOUND, "no session %" GR_SESSION_ID_PRI " is open here", session);
     }
     orch_close(o, s, GR_FINISH_CLOSED, "closed by a client");
     return GR_OK;
@@ -314,11 +329,11 @@ enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_
     const struct session *s = session != 0 ? orch_find(o, session) : NULL;
     *n_out = 0;
     if (session != 0 && s == NULL) {
-        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
+        return refuse(o, GR_ENOTFOUND, "no session %" GR_SESSION_ID_PRI " is open here", session);
     }
     if (s != NULL && s->specpv == GR_SPECPV_OFF) {
-        return refuse(o, GR_EUNSUPPORTED, "session %" PRIu64 ": SpecPV is off: there is no partial view to refresh",
-                      session);
+        return refuse(o, GR_EUNSUPPORTED,
+                      "session %" GR_SESSION_ID_PRI ": SpecPV is off: there is no partial view to refresh", session);
     }
     for (int i = 0; i < o->n_place; i++) {
         if (session == 0 || orch_at(o, i) == s) {

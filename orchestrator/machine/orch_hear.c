@@ -1,5 +1,6 @@
 /* What workers say, and what follows from it for the session that it is about. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "common/rules/hash.h"
 #include "orchestrator/machine/orch_internal.h"
 
@@ -48,7 +49,8 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
         return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
     }
     if (!commit_fits(s, &m->commit)) {
-        log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
+        log_error("session %" GR_SESSION_ID_PRI
+                  " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
                   "keep_len %u, %u tokens)",
                   s->id, m->commit.round, s->turn.transcript.len, m->commit.keep_len, m->commit.ids.n);
         orch_close(o, s, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
@@ -100,7 +102,7 @@ static void on_opened(struct gr_orch *o, struct session *s, const struct gr_msg 
         return; /* to a request of a turn that was stopped meanwhile */
     }
     if (m->opened.cache_hit != 0) {
-        log_debug("session %" PRIu64 ": %u tokens need not be computed again", s->id, m->opened.usable_len);
+        log_debug("session %" GR_SESSION_ID_PRI ": %u tokens need not be computed again", s->id, m->opened.usable_len);
     }
     orch_specpv_opened(s, (enum gr_specpv_mode)m->opened.specpv);
     orch_running(s);
@@ -235,7 +237,8 @@ static bool find_other_room(struct gr_orch *o, struct session *s)
 /* Its target is to end, and holds nothing of it. */
 static void open_elsewhere(struct gr_orch *o, struct session *s)
 {
-    log_info("session %" PRIu64 ": target worker %d is to end; it is opened elsewhere", s->id, s->at.target + 1);
+    log_info("session %" GR_SESSION_ID_PRI ": target worker %d is to end; it is opened elsewhere", s->id,
+             s->at.target + 1);
     orch_home_forgot(s);
     orch_home_sent_elsewhere(s);
     orch_open(o, s);
@@ -259,7 +262,8 @@ static void on_target_error(struct gr_orch *o, struct session *s, const struct g
     }
     if (s->state == GR_SESSION_OPENING && (s->at.append_sent || s->at.opened_over)) {
         orch_home_over(s, false);
-        log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", s->id, m->error.text);
+        log_info("session %" GR_SESSION_ID_PRI ": the target does not go on with it (%s); opening it again", s->id,
+                 m->error.text);
         if (s->at.evicted) {
             orch_home_forgot(s); /* no CLOSE is needed first */
         }

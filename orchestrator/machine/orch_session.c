@@ -1,6 +1,7 @@
 /* A session's ways from state to state: opened, appended to, re-opened, attached, ended. Says what workers are told;
  * the parts that it changes have their own files (orch_turn.c, orch_home.c, orch_with.c). */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "orchestrator/machine/orch_internal.h"
 
 #include <inttypes.h>
@@ -256,8 +257,8 @@ static bool shed_to_another(struct gr_orch *o, uint32_t drafter)
         const bool runs = s->state == GR_SESSION_RUNNING && s->with.drafter == (int)drafter;
         const int to = runs ? orch_freer_drafter(o, s) : -1;
         if (to >= 0) {
-            log_info("session %" PRIu64 " moves from draft worker %u to %d: its trees come sooner there", s->id,
-                     drafter + 1, to + 1);
+            log_info("session %" GR_SESSION_ID_PRI " moves from draft worker %u to %d: its trees come sooner there",
+                     s->id, drafter + 1, to + 1);
             orch_detach(o, s);
             attach_to(o, s, to);
             return true;
@@ -281,7 +282,7 @@ static bool shed_to_none(struct gr_orch *o, uint32_t drafter)
     if (least != NULL) {
         snprintf(why, sizeof(why), "draft worker %u has too much to do: tokens come sooner without its trees",
                  drafter + 1);
-        log_info("session %" PRIu64 " goes on without a drafter: %s", least->id, why);
+        log_info("session %" GR_SESSION_ID_PRI " goes on without a drafter: %s", least->id, why);
         orch_with_shed(least, why);
         orch_detach(o, least);
     }
@@ -300,7 +301,8 @@ static void take_back(struct gr_orch *o, uint32_t drafter)
         }
     }
     if (most != NULL) {
-        log_info("session %" PRIu64 " has a drafter again: draft worker %u has less to do", most->id, drafter + 1);
+        log_info("session %" GR_SESSION_ID_PRI " has a drafter again: draft worker %u has less to do", most->id,
+                 drafter + 1);
         attach_to(o, most, (int)drafter);
     }
 }
@@ -366,7 +368,7 @@ void orch_close(struct gr_orch *o, struct session *s, enum gr_finish finish, con
 
 void orch_drop_idle(struct gr_orch *o, struct session *s, const char *why)
 {
-    log_info("session %" PRIu64 " is closed: %s", s->id, why);
+    log_info("session %" GR_SESSION_ID_PRI " is closed: %s", s->id, why);
     orch_turn_say(s, why);
     orch_closing(s); /* what the client asks for from within on_closed does not find it */
     orch_detach(o, s);

@@ -1,6 +1,7 @@
 /* What time brings: turns that are given up, attachments that are due, idle sessions, ends that wait. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "orchestrator/machine/orch_internal.h"
 
 #include <inttypes.h>
@@ -32,7 +33,7 @@ static void give_turn_up(struct gr_orch *o, struct session *s)
              name[0] != '\0' ? " of model `" : "", name, name[0] != '\0' ? "'" : "",
              gr_orch_n_worker(o, GR_WORKER_TARGET) == 0 ? "was there" : "has taken this turn", waited_s,
              why_none_takes(o, s));
-    log_warn("session %" PRIu64 ": %s; its turn is given up", s->id, text);
+    log_warn("session %" GR_SESSION_ID_PRI ": %s; its turn is given up", s->id, text);
     orch_fail_turn(o, s, text);
 }
 
@@ -46,7 +47,7 @@ static void time_out(struct gr_orch *o, struct session *s)
     snprintf(text, sizeof(text), "the turn has taken longer than the %.1f s that it was given (timeout)%s",
              (double)s->request.wishes.turn.timeout_ns / 1e9, waits ? "; it was still waiting for a slot" : "");
     gr_log_about(0, s->id);
-    log_info("session %" PRIu64 ": %s", s->id, text);
+    log_info("session %" GR_SESSION_ID_PRI ": %s", s->id, text);
     gr_log_about(0, 0);
     orch_cut_turn(o, s, UINT32_MAX, GR_FINISH_TIMEOUT, text);
 }

@@ -2,6 +2,7 @@
  * sessions. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "orchestrator/machine/orch_internal.h"
 
 #include <inttypes.h>
@@ -172,8 +173,8 @@ static void lose_target(struct gr_orch *o, struct session *s)
     } else if (s->turn.transcript.len - s->turn.len >= s->request.wishes.turn.max_tokens) {
         orch_end_turn(o, s, GR_FINISH_LENGTH, "");
     } else {
-        log_warn("session %" PRIu64 ": its target is lost; re-opening it as epoch %u when there is one", s->id,
-                 s->epoch + 1);
+        log_warn("session %" GR_SESSION_ID_PRI ": its target is lost; re-opening it as epoch %u when there is one",
+                 s->id, s->epoch + 1);
         orch_reopen(o, s);
     }
 }

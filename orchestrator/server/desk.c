@@ -1,6 +1,7 @@
 #include "orchestrator/server/desk.h"
 
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -192,13 +193,13 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
         return;
     }
     if (s == NULL || !gr_orch_session_info(d->orch, m->session, now_ns, &info)) {
-        snprintf(text, sizeof(text), "no session %" PRIu64 " is open here; `graft session list' tells which are",
-                 m->session);
+        snprintf(text, sizeof(text),
+                 "no session %" GR_SESSION_ID_PRI " is open here; `graft session list' tells which are", m->session);
         send_error(d, client, m->session, GR_ENOTFOUND, text);
         return;
     }
     if (m->append.epoch != 0 && m->append.epoch != info.epoch) {
-        snprintf(text, sizeof(text), "session %" PRIu64 " is in epoch %u, not %u", m->session, info.epoch,
+        snprintf(text, sizeof(text), "session %" GR_SESSION_ID_PRI " is in epoch %u, not %u", m->session, info.epoch,
                  m->append.epoch);
         send_error(d, client, m->session, GR_EINVAL, text);
         return;
@@ -252,7 +253,7 @@ static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg 
     if (is_here && (!is_own || (s->in_turn && s->client != client))) {
         char text[GR_MSG_TEXT_MAX];
         snprintf(text, sizeof(text),
-                 "session %" PRIu64 " is not cut where turn %u stopped: it is in turn %u by now, which "
+                 "session %" GR_SESSION_ID_PRI " is not cut where turn %u stopped: it is in turn %u by now, which "
                  "another client has begun",
                  m->session, m->truncate.turn, info.turn);
         send_error(d, client, m->session, GR_EINVAL, text);
@@ -276,7 +277,8 @@ static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
     if (s == NULL || s->closer != NOBODY) {
         char text[GR_MSG_TEXT_MAX];
         snprintf(text, sizeof(text),
-                 s == NULL ? "no session %" PRIu64 " is open here" : "session %" PRIu64 " is being closed already",
+                 s == NULL ? "no session %" GR_SESSION_ID_PRI " is open here"
+                           : "session %" GR_SESSION_ID_PRI " is being closed already",
                  m->session);
         send_error(d, client, m->session, s == NULL ? GR_ENOTFOUND : GR_EINVAL, text);
         return;
@@ -463,7 +465,7 @@ void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
         if (s->used && s->client == client) {
             s->client = NOBODY;
             if (s->in_turn) {
-                log_info("session %" PRIu64 ": its client is gone; its turn is cut", s->session);
+                log_info("session %" GR_SESSION_ID_PRI ": its client is gone; its turn is cut", s->session);
                 enum gr_status st = gr_orch_stop(d->orch, s->session, 0, UINT32_MAX, GR_FINISH_STOP);
                 (void)st; /* it is in its turn */
             }

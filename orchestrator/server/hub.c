@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -351,6 +352,15 @@ static void drop(void *ctx, uint32_t worker)
     }
 }
 
+/* Ids that count from 1 would be given out again after a restart, and a client would go on with another's session. */
+static uint64_t new_id(void *ctx)
+{
+    (void)ctx;
+    uint64_t id = 0;
+    randombytes_buf(&id, sizeof(id));
+    return id;
+}
+
 /* The machine's callbacks carry the client's ctx, but send needs the hub: a trampoline for each. */
 static void fwd_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
 {
@@ -415,6 +425,7 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
     snprintf(h->hello.cluster, sizeof(h->hello.cluster), "%s", config->cluster != NULL ? config->cluster : "");
     const struct gr_orch_io io = {.ctx = h,
                                   .send = send_to,
+                                  .new_id = new_id,
                                   .on_report = fwd_report,
                                   .on_tokens = fwd_tokens,
                                   .on_done = fwd_done,

@@ -11,6 +11,7 @@
  * has no blocks: that one could be waiting for its. Where the other is not here, or has other tokens, nothing is
  * shared, and the KV that is computed is the same. Decision D-100. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -68,7 +69,8 @@ void target_fork_blocks(struct gr_target *t, struct session *s)
         target_fork_features(t, s, parent, len);
         t->counters.n_fork++;
         t->counters.n_fork_token += (uint64_t)s->kv.len;
-        log_info("session %" PRIu64 ": shares KV of %d tokens with session %" PRIu64, s->id, s->kv.len, parent->id);
+        log_info("session %" GR_SESSION_ID_PRI ": shares KV of %d tokens with session %" GR_SESSION_ID_PRI, s->id,
+                 s->kv.len, parent->id);
     }
 }
 

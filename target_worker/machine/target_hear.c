@@ -1,5 +1,6 @@
 /* Frames in: DRAFT, RESYNC, TAKEN. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@ static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, 
 {
     target_note_desync(t, s);
     if (gr_is_told(s->tally.n_desync_all)) {
-        log_warn("session %" PRIu64
+        log_warn("session %" GR_SESSION_ID_PRI
                  " round %u: desync: a DRAFT on base_len %u where %d is committed (reason %d), %u by "
                  "now",
                  s->id, s->next.round, h->base_len, s->prefix.len, reason, s->tally.n_desync_all);

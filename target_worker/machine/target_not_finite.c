@@ -2,6 +2,7 @@
  * node's is the next pass's tail: common/rules/accept.h.) Under a view such a row proves nothing about the
  * model, so the view is refreshed; full verification ends the session, where plain decoding would. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -9,7 +10,8 @@
 
 static void refresh_view(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
 {
-    log_warn("session %" PRIu64 " round %u: the logits at position %d are not finite under a partial view; it is "
+    log_warn("session %" GR_SESSION_ID_PRI
+             " round %u: the logits at position %d are not finite under a partial view; it is "
              "refreshed",
              s->id, s->next.round, q->odd_pos);
     t->counters.n_view_not_finite++;
@@ -50,7 +52,7 @@ void target_not_finite(struct gr_target *t, struct session *s, const struct gr_p
              "model %.120s: the logits after position %d hold NaN or infinity, so there is no next "
              "token; its weights are broken, or its values overflow",
              t->config.model != NULL ? t->config.model : "(no name)", q->odd_pos);
-    log_info("session %" PRIu64 ": %s", s->id, text); /* who asked is told by the ERROR */
+    log_info("session %" GR_SESSION_ID_PRI ": %s", s->id, text); /* who asked is told by the ERROR */
     tell_judged(t, s, q, GR_MIN(q->odd_pos + 1, s->prefix.len));
     target_fail_session(t, s, GR_EFORMAT, text);
 }

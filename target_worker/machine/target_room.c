@@ -1,5 +1,6 @@
 /* KV blocks for sessions: idle ones are evicted, younger ones pre-empted, queued ones admitted. Decision D-075. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@ bool target_evict_idle(struct gr_target *t, const struct session *not_this)
         return false;
     }
     const struct gr_msg m = {.type = GR_MSG_EVICTED, .session = oldest->id};
-    log_info("session %" PRIu64 ": idle and evicted, %d tokens of KV", oldest->id, oldest->kv.len);
+    log_info("session %" GR_SESSION_ID_PRI ": idle and evicted, %d tokens of KV", oldest->id, oldest->kv.len);
     t->counters.n_evicted++;
     target_clear_slot(t, oldest);
     t->io.send_msg(t->io.ctx, &m);
@@ -44,7 +45,8 @@ static bool preempt_younger(struct gr_target *t, const struct session *s, bool o
     if (youngest == NULL) {
         return false;
     }
-    log_info("session %" PRIu64 ": pre-empted, %d tokens of KV will be computed again", youngest->id, youngest->kv.len);
+    log_info("session %" GR_SESSION_ID_PRI ": pre-empted, %d tokens of KV will be computed again", youngest->id,
+             youngest->kv.len);
     t->counters.n_preempted++;
     target_drop_provisional(t, youngest);
     target_view_drop(&youngest->specpv);

@@ -1,5 +1,6 @@
 /* What a session's next round is: its mode, how long it waits, and when it asks for a tree. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -49,7 +50,7 @@ static void log_wanted(struct session *s)
     const struct gr_spec_econ *e = &s->econ.alone;
     if (s->wishes.auto_tree && s->was_root != e->is_root) {
         s->was_root = e->is_root;
-        log_debug("session %" PRIu64
+        log_debug("session %" GR_SESSION_ID_PRI
                   " round %u: trees %s: %.2f tokens in %.0f us, without %.0f us; latency %.0f us, next probe "
                   "in %u rounds",
                   s->id, s->next.round, e->is_root ? "given up" : "wanted again", e->tree_tokens, e->tree_ns / 1e3,

@@ -1,5 +1,6 @@
 /* Frames out: VERDICT, DELTA, DESYNC, COST (FEATURES: target_features.c). Decisions D-035, D-047, D-073. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -98,7 +99,7 @@ void target_send_cost(struct gr_target *t, struct session *s)
         const size_t n = gr_wire_encode_cost(&h, &cost, out, bytes);
         t->io.frame_end(t->io.ctx, s->link.peer, (uint32_t)n);
         s->cost_told = cost;
-        log_debug("session %" PRIu64
+        log_debug("session %" GR_SESSION_ID_PRI
                   " round %u: COST told: overhead %u us, 1 row %u, 2 rows %u, 3 rows %u, 4 rows %u, 64 rows %u",
                   s->id, s->next.round, cost.overhead_ns / 1000, cost.pass_ns[0] / 1000, cost.pass_ns[1] / 1000,
                   cost.pass_ns[2] / 1000, cost.pass_ns[3] / 1000, cost.pass_ns[cost.n_point - 1] / 1000);

@@ -8,6 +8,7 @@
  * fence. Everything that ends a turn, frees KV or passes a session on keeps final tokens only.
  * Decisions D-065, D-066, D-068. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -186,8 +187,8 @@ static void count_judged(struct gr_target *t, struct session *s, const struct gr
     t->counters.n_judge += q->judge_only;
     t->counters.n_drift_checked += (uint64_t)j.n_checked;
     t->counters.n_drift_mismatch += (uint64_t)j.n_mismatch;
-    log_debug("session %" PRIu64 " round %u: %d missing tokens judged (%s), %d of %d stand", s->id, s->next.round,
-              q->n_chain, gr_specpv_why_text(s->specpv.next.why), q->n_chain_ok, q->n_chain);
+    log_debug("session %" GR_SESSION_ID_PRI " round %u: %d missing tokens judged (%s), %d of %d stand", s->id,
+              s->next.round, q->n_chain, gr_specpv_why_text(s->specpv.next.why), q->n_chain_ok, q->n_chain);
 }
 
 int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)

@@ -1,5 +1,6 @@
 /* A session of the target: found, cut, freed, and the lines that end it. Everything above stands on this. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -112,7 +113,7 @@ void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallbac
     if (reason != GR_FALLBACK_NONE) {
         target_fall_back(t, s, reason, NULL);
     } else {
-        log_info("session %" PRIu64 ": the drafter is gone", s->id);
+        log_info("session %" GR_SESSION_ID_PRI ": the drafter is gone", s->id);
     }
 }
 

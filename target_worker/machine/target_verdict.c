@@ -4,6 +4,7 @@
  * stand before their features count and before trees are followed along them; the round must be learnt from before the
  * next one is decided; and the next round must be decided before the VERDICT, which asks for its tree. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -34,11 +35,11 @@ static void count_round(struct gr_target *t, const struct session *s, const stru
         t->counters.n_root_round++;
     }
     gr_log_topic_line(GR_TOPIC_ROUND,
-                      "round=%u session=%" PRIu64 " sessions=%d draft_tokens=%d accepted_tokens=%d "
+                      "round=%u session=%" GR_SESSION_ID_PRI " sessions=%d draft_tokens=%d accepted_tokens=%d "
                       "committed_len=%d kv_len=%d",
                       s->next.round, s->id, t->pass.n_seq, q->tree.n, q->walk.n_accepted, s->prefix.len, s->kv.len);
-    gr_log_topic_line(GR_TOPIC_KV, "session=%" PRIu64 " kv_blocks=%d free_blocks=%d of %d", s->id, s->kv.table.n_block,
-                      t->pool.n_free, t->pool.n_block);
+    gr_log_topic_line(GR_TOPIC_KV, "session=%" GR_SESSION_ID_PRI " kv_blocks=%d free_blocks=%d of %d", s->id,
+                      s->kv.table.n_block, t->pool.n_free, t->pool.n_block);
 }
 
 /* What a round came to. */

@@ -12,6 +12,7 @@ from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, children, run, wait_for
 
 PROMPT = "def fibonacci(n):"
 PLAIN = ("--ignore-eos", "--model", TARGET)
+UNKNOWN = "0000000000000099"  # a session that nobody has
 FIXED = ("--num-speculative-tokens", "4")  # drafts whatever it costs; `auto` may find that it does not pay
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 from harness import DRAFT, GRAFT, SLOW, TARGET, case, generate, main, refused, run
-from served import PROMPT, Serve, one_line
+from served import PROMPT, UNKNOWN, Serve, one_line
 
 FIXED = ("--num-speculative-tokens", "7")
 WILD = ("--temperature", "100", "--seed", "3", "--ignore-eos")  # any token is as likely as any other
@@ -147,7 +147,7 @@ def limits_are_told_apart():
     assert done.stderr.count("warning") == 1 and "the context is full" in done.stderr, done.stderr
     with Serve("--max-model-len", "40", draft=False) as s:
         first = s.generate("--max-tokens", "20", "--keep")
-        second = s.generate("--max-tokens", "20", "--session", str(first["session"]), prompt="x")
+        second = s.generate("--max-tokens", "20", "--session", first["session"], prompt="x")
         assert (first["finish_detail"], second["finish_detail"]) == ("max_tokens", "context"), (first, second)
     assert "finish_detail" not in generate("--max-tokens", "8", "--stop", out["text"][:1], "--prompt", "x")
 
@@ -175,7 +175,7 @@ def drawn_seeds_are_told():
     with Serve() as s:
         out = s.generate(*args, "--keep")
         assert s.generate(*args, "--seed", str(out["seed"]))["token_ids"] == out["token_ids"]
-        assert "seed" not in s.generate("--max-tokens", "2", "--session", str(out["session"]))
+        assert "seed" not in s.generate("--max-tokens", "2", "--session", out["session"])
 
 
 @case
@@ -185,7 +185,7 @@ def closed_by_another():
         for keep in ((), ("--keep",)):
             p = s.start(*keep, tokens=30000)
             s.wait_running()
-            s.graft("session", "close", str(s.sessions()[0]["id"]))
+            s.graft("session", "close", s.sessions()[0]["id"])
             out, err = p.communicate(timeout=60 * SLOW)
             out = json.loads(out)
             assert p.returncode == 1 and out["finish_reason"] == "closed", out["finish_reason"]
@@ -224,15 +224,15 @@ def failures_are_json():
     assert run("run", "--no-such-option", "--json").stdout == ""  # --json was not read yet: text alone
     with Serve("--max-model-len", "64", draft=False) as s:
         first = s.generate("--max-tokens", "8", "--keep")
-        out = failed(s.graft("session", "send", "99", "--json", *prompt, status=1), 1, "no session 99")
+        out = failed(s.graft("session", "send", UNKNOWN, "--json", *prompt, status=1), 1, "no session " + UNKNOWN)
         assert out["finish_reason"] == "error" and "session" not in out, out
         for option in (("--specpv", "exact"), ("--disable-specpv",), ("--temperature", "1")):
-            failed(s.graft("run", "--connect", s.address, "--session", str(first["session"]), "--json", *prompt, *option,
+            failed(s.graft("run", "--connect", s.address, "--session", first["session"], "--json", *prompt, *option,
                            status=2), 2, option[0] + " is fixed when a session is opened")
-        failed(s.graft("session", "send", str(first["session"]), "--json", "--model", TARGET, "--prompt", "word " * 60,
+        failed(s.graft("session", "send", first["session"], "--json", "--model", TARGET, "--prompt", "word " * 60,
                        status=1), 1, "appended")
-        for verb in (("show", "99"), ("close", "99"), ("refresh", "99")):
-            failed(s.graft("session", *verb, "--json", status=1), 1, "no session 99")
+        for verb in (("show", UNKNOWN), ("close", UNKNOWN), ("refresh", UNKNOWN)):
+            failed(s.graft("session", *verb, "--json", status=1), 1, "no session " + UNKNOWN)
     with Serve(draft=False) as s:
         p = s.start(tokens=30000)
         s.wait_running()

@@ -15,7 +15,7 @@ import threading
 import urllib.request
 
 from harness import DRAFT, ROOT, SLOW, TARGET, Background, alive, case, children, generate, main, run, wait_for
-from served import FIXED, Folder, Serve, one_line, worker
+from served import FIXED, UNKNOWN, Folder, Serve, one_line, worker
 
 with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
     GOLDEN = [(c["prompt_ids"], c["greedy_ids"]) for c in json.load(golden)["cases"][1:3]]
@@ -253,12 +253,12 @@ def busy_and_bad_requests_are_no_deaths():
             worker("graft-draft", s.folder, s.address, model=DRAFT):
         wait_for(lambda: len(workers(s)) == 2, 60)
         before = workers(s)
-        bad = [("--max-tokens", "4", "--served-model-name", "none"), ("--max-tokens", "4", "--session", "77")]
+        bad = [("--max-tokens", "4", "--served-model-name", "none"), ("--max-tokens", "4", "--session", UNKNOWN)]
         with Load(s, 3, tokens=300) as load:
             for i in range(12):
                 p = s.start(*bad[i % 2])
                 out, err = p.communicate(timeout=60 * SLOW)
-                assert p.returncode == 1 and ("no model `none'" in err or "no session 77" in err), (out, err)
+                assert p.returncode == 1 and ("no model `none'" in err or f"no session {UNKNOWN}" in err), (out, err)
             wait_for(lambda: load.n_refused >= 5 and load.n_done >= 5, 60)
         assert load.failures == [], load.failures
         assert [(w["worker"], w["pid"]) for w in workers(s)] == [(w["worker"], w["pid"]) for w in before]

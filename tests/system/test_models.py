@@ -99,7 +99,7 @@ def a_lost_worker_moves_no_session_to_another_model():
         so_far = PROMPT_IDS + out["token_ids"] + MORE_IDS
         small[0].send_signal(signal.SIGKILL)
         wait_for(lambda: len(workers(s)) == 3)
-        p = begin(N_TOKEN, MORE_IDS, "--session", str(out["session"]))
+        p = begin(N_TOKEN, MORE_IDS, "--session", out["session"])
         wait_for(lambda: [x["state"] for x in s.sessions()] == ["waiting"])
         large = end(begin(16, PROMPT_IDS, "--served-model-name", "large"))
         assert large["token_ids"] == of_ids(TARGET, PROMPT_IDS, 16)

@@ -281,7 +281,7 @@ def a_served_session_takes_text():
         server.wait()
         first = json.loads(server.graft("run", *told, "--keep", "--prompt", "The capital of France is").stdout)
         assert first["text"].startswith(" Paris"), first
-        second = json.loads(server.graft("session", "send", "1", *told, "--prompt", " It is not").stdout)
+        second = json.loads(server.graft("session", "send", first["session"], *told, "--prompt", " It is not").stdout)
         whole = ids_by(smollm2.GGUF, ["The capital of France is"])[0] + first["token_ids"]
         whole += ids_by(smollm2.GGUF, [" It is not"])[0]
         assert second["token_ids"] == ids_of(smollm2.GGUF, whole, 5), second

@@ -19,7 +19,7 @@ import tempfile
 import time
 
 from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, run, wait_for
-from served import FIXED, PLAIN, PROMPT, Folder, Serve, free_port, one_line, worker
+from served import FIXED, PLAIN, PROMPT, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
 with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
     A_IDS, B_IDS = [c["prompt_ids"] for c in json.load(golden)["cases"][1:3]]
@@ -154,7 +154,7 @@ def two_turns_equal_one_run():
     for draft in (True, False):
         with Serve(draft=draft) as s:
             first = s.turn(A_IDS, "--max-tokens", "20", "--keep", *FIXED)
-            second = s.turn(B_IDS, "--max-tokens", "20", "--session", str(first["session"]))
+            second = s.turn(B_IDS, "--max-tokens", "20", "--session", first["session"])
             whole = s.turn(A_IDS + first["token_ids"] + B_IDS, "--max-tokens", "20")
             assert second["session"] == first["session"]
             assert second["token_ids"] == whole["token_ids"]
@@ -172,7 +172,7 @@ def stopped_turn_goes_on():
         stop = whole["text"][20:26]
         for _ in range(3):
             first = s.turn(A_IDS, "--max-tokens", "64", "--stop", stop, "--keep")
-            second = s.turn(B_IDS, "--max-tokens", "16", "--session", str(first["session"]))
+            second = s.turn(B_IDS, "--max-tokens", "16", "--session", first["session"])
             want = s.turn(A_IDS + first["token_ids"] + B_IDS, "--max-tokens", "16")
             assert second["token_ids"] == want["token_ids"]
 
@@ -191,13 +191,13 @@ def stop_and_end_in_one_commit():
                 for limit in range(17, 27) if not engine else (18, 21):
                     out = s.generate("--max-tokens", str(limit), "--stop", stop, "--keep", *tree, prompt=prompt)
                     assert out["finish_reason"] == "stop" and out["text"] == whole["text"][:46], (tree, limit, out)
-                    shown = json.loads(s.graft("session", "show", str(out["session"]), "--json").stdout)
+                    shown = json.loads(s.graft("session", "show", out["session"], "--json").stdout)
                     assert shown["tokens"] == 31, (tree, limit, shown)
                     if limit % 3 == 0:
-                        more = s.generate("--max-tokens", "8", "--session", str(out["session"]), prompt="x = 1")
+                        more = s.generate("--max-tokens", "8", "--session", out["session"], prompt="x = 1")
                         want = want or more["token_ids"]
                         assert more["token_ids"] == want, (tree, limit, more)
-                    s.graft("session", "close", str(out["session"]))
+                    s.graft("session", "close", out["session"])
 
 
 # ---- sessions ----
@@ -222,7 +222,7 @@ def list_show_close_purge():
         ids = [s.graft("session", "open", "--model", TARGET, "--prompt", "import os", "--max-tokens", str(n)).stdout.strip()
                for n in (1, 4, 6)]
         shown = s.sessions()
-        assert [str(x["id"]) for x in shown] == ids and all(x["state"] == "idle" for x in shown), shown
+        assert [x["id"] for x in shown] == ids and all(x["state"] == "idle" for x in shown), shown
         assert shown[1]["target"] > 0 and shown[1]["drafter"] > 0 and shown[1]["rounds"] >= 1, shown
         assert "idle" in s.graft("session", "list").stdout
         assert f"session {ids[1]}: idle" in s.graft("session", "show", ids[1]).stdout
@@ -239,11 +239,11 @@ def list_show_close_purge():
 @case
 def unknown_sessions():
     with Serve(draft=False) as s:
-        for args in (("show", "99"), ("close", "99"), ("send", "99", "--model", TARGET, "--prompt", "x")):
-            one_line(s.graft("session", *args, status=1), "no session 99")
-        for args in (("show", "x"), ("show",), ("fly",), ("close", "-1"), ()):
+        for args in (("show", UNKNOWN), ("close", UNKNOWN), ("send", UNKNOWN, "--model", TARGET, "--prompt", "x")):
+            one_line(s.graft("session", *args, status=1), "no session " + UNKNOWN)
+        for args in (("show", "1"), ("show", UNKNOWN + "0"), ("show", "0" * 16), ("show",), ("fly",), ("close", "-1"), ()):
             one_line(s.graft("session", *args, status=2), "graft session")
-        one_line(s.graft("session", "send", "99", "--model", TARGET, "--prompt", "x", "--seed", "1", status=2), "--seed")
+        one_line(s.graft("session", "send", UNKNOWN, "--model", TARGET, "--prompt", "x", "--seed", "1", status=2), "--seed")
         one_line(s.graft("run", "--connect", s.address, *PLAIN, "--prompt", "x", "--threads", "1", status=2), "--threads")
         one_line(s.graft("serve", "--threads", "1", status=2), "--threads", "--spawn")
         one_line(s.graft("serve", "--specpv", "maybe", status=2), "--specpv")
@@ -253,11 +253,11 @@ def unknown_sessions():
 def limits_are_told():
     with Serve("--max-model-len", "64", draft=False) as s:
         first = s.generate("--max-tokens", "30", "--keep")
-        done = s.graft("session", "send", str(first["session"]), "--model", TARGET, "--prompt", "word " * 60, status=1)
+        done = s.graft("session", "send", first["session"], "--model", TARGET, "--prompt", "word " * 60, status=1)
         one_line(done, "64", "appended")
         shown = s.sessions()[0]
         assert shown["state"] == "idle" and shown["tokens"] == 9 + 30
-        out = s.generate("--max-tokens", "60", "--session", str(first["session"]), prompt="x")
+        out = s.generate("--max-tokens", "60", "--session", first["session"], prompt="x")
         assert out["finish_reason"] == "length" and len(out["token_ids"]) < 60
 
 
@@ -278,7 +278,7 @@ def eviction_changes_nothing():
     with Serve("--kv-blocks", "8", draft=False) as s:
         a = s.turn(A_IDS, "--max-tokens", "60", "--keep")
         b = s.turn(B_IDS, "--max-tokens", "60", "--keep")
-        again = s.turn(B_IDS, "--max-tokens", "20", "--session", str(a["session"]))
+        again = s.turn(B_IDS, "--max-tokens", "20", "--session", a["session"])
         epochs = {x["id"]: x["epoch"] for x in s.sessions()}
         assert epochs[a["session"]] == 2 and b["session"] in epochs, epochs
         want = s.turn(A_IDS + a["token_ids"] + B_IDS, "--max-tokens", "20")
@@ -396,7 +396,7 @@ def idle_session_survives_its_target():
     with Serve(draft=False) as s:
         first = s.turn(A_IDS, "--max-tokens", "10", "--keep")
         os.kill(s.child("graft-target"), signal.SIGKILL)
-        second = s.turn(B_IDS, "--max-tokens", "10", "--session", str(first["session"]))
+        second = s.turn(B_IDS, "--max-tokens", "10", "--session", first["session"])
         want = s.turn(A_IDS + first["token_ids"] + B_IDS, "--max-tokens", "10")
         assert second["token_ids"] == want["token_ids"]
         assert [x["epoch"] for x in s.sessions()] == [2]
@@ -410,9 +410,9 @@ def drafter_comes_between_turns():
         assert first["metrics"]["num_drafts"] == 0
         with worker("graft-draft", s.folder, s.address, model=DRAFT):
             s.wait("--draft", DRAFT)
-            second = s.turn(B_IDS, "--max-tokens", "10", "--session", str(first["session"]))
+            second = s.turn(B_IDS, "--max-tokens", "10", "--session", first["session"])
             assert second["metrics"]["num_drafts"] > 0
-        third = s.turn(A_IDS, "--max-tokens", "10", "--session", str(first["session"]))  # it is gone again
+        third = s.turn(A_IDS, "--max-tokens", "10", "--session", first["session"])  # it is gone again
         ids = A_IDS + first["token_ids"] + B_IDS
         want = s.turn(ids, "--max-tokens", "10")
         assert second["token_ids"] == want["token_ids"]
@@ -609,9 +609,9 @@ def garbage_and_wrong_messages():
             assert c.is_cut_off()
         kept = s.generate("--max-tokens", "2", "--keep")["session"]
         c = Client(s)
-        c.send(t="APPEND", session=kept, epoch=9, keep_len=0, hash=0, ids=[5], max_tokens=1)
+        c.send(t="APPEND", session=int(kept, 16), epoch=9, keep_len=0, hash=0, ids=[5], max_tokens=1)
         assert b"is in epoch 1, not 9" in c.read_record()
-        c.send(t="APPEND", session=kept, epoch=1, keep_len=3, hash=77, ids=[5], max_tokens=1)
+        c.send(t="APPEND", session=int(kept, 16), epoch=1, keep_len=3, hash=77, ids=[5], max_tokens=1)
         assert b"hashes differ" in c.read_record()
         c.s.close()
         for change in ({"session": 5}, {"epoch": 1}, {"segments": [1, 3]}, {"segments": [0, 2]}, {"max_tokens": 0},

@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 from harness import DRAFT, HEAD, ROOT, TARGET, case, generate, main, refused, run, wait_for
-from served import FIXED, Folder, Serve, one_line, worker
+from served import FIXED, UNKNOWN, Folder, Serve, one_line, worker
 from stream import Stream
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
@@ -160,7 +160,7 @@ def ends_in_provisional_text():
             assert out["finish_reason"] == "stop"
         for leave in ("close", "kill"):
             p = s.start(*ask, tokens=2000)
-            name = str(session_with_provisional_tokens(s)["id"])
+            name = session_with_provisional_tokens(s)["id"]
             if leave == "close":
                 s.graft("session", "close", name)
             else:
@@ -270,7 +270,7 @@ def a_served_session():
         assert "SpecPV exact" in s.graft("session", "show", name).stdout
         assert "0 running sessions" in s.graft("session", "refresh", name).stdout
         assert "0 running sessions" in s.graft("session", "refresh").stdout
-        one_line(s.graft("session", "refresh", "99", status=1), "no session 99")
+        one_line(s.graft("session", "refresh", UNKNOWN, status=1), "no session " + UNKNOWN)
         s.graft("session", "close", name)
         name = s.graft(*opened, "--specpv-n-spec-tokens-buf", "4").stdout.strip()
         assert s.sessions()[0]["specpv"] == "off", s.sessions()  # the target could not do as asked, and said so

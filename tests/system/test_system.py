@@ -244,7 +244,7 @@ def sessions_have_their_own_options():
     for verb in ("list", "show", "close", "refresh", "purge"):
         done = run("session", verb, "--help")
         assert done.returncode == 0 and options(done.stdout) == asks, (verb, done.stdout, done.stderr)
-        done = run("session", verb, "1", "--prompt", "x") if verb in ("show", "close") else run("session", verb, "--prompt", "x")
+        done = run("session", verb, "0123456789abcdef", "--prompt", "x") if verb in ("show", "close") else run("session", verb, "--prompt", "x")
         assert done.returncode == 2 and "--prompt is not for this command" in done.stderr, done.stderr
         assert f"graft session {verb} --help" in done.stderr, done.stderr
     turn = {"--prompt", "--model", "--max-tokens", "--stop", "--json", "--connect"}
@@ -255,7 +255,7 @@ def sessions_have_their_own_options():
     shown = options(run("session", "send", "--help").stdout)
     assert turn <= shown and not shown & (workers | fixed), shown
     for name in fixed:
-        done = run("session", "send", "1", name, "1")
+        done = run("session", "send", "0123456789abcdef", name, "1")
         assert done.returncode == 2 and f"{name} is not for this command" in done.stderr, done.stderr
     assert run("session", "-h").returncode == 0 and run("session").returncode == 2
     assert options(run("ping", "--help").stdout) == asks | {"--count"}

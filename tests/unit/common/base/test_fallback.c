@@ -48,7 +48,7 @@ static void test_each_is_told_and_counted(void **state)
         const int before = log_count_n;
         gr_fall_back(&f, (enum gr_fallback)r, 7, 3, "because");
         assert_int_equal(log_count_n, before + 1);
-        assert_non_null(strstr(log_count_last, "][fallback] session 7 round 3: "));
+        assert_non_null(strstr(log_count_last, "][fallback] session 0000000000000007 round 3: "));
         assert_non_null(strstr(log_count_last, ": because; "));
         assert_int_equal(f.n[r], 1);
         assert_int_equal(f.n_untold, r);

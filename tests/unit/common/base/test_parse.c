@@ -1,5 +1,6 @@
 /* Numbers as users write them: the whole text, in range, or nothing. */
 #include "common/base/parse.h"
+#include "common/base/session_id.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,8 +45,35 @@ static void test_integers(void **state)
     assert_false(gr_parse_int_or_0("1", 2, 9, &v));
 }
 
+static void test_session_ids(void **state)
+{
+    (void)state;
+    char text[GR_SESSION_ID_DIGITS + 1];
+    uint64_t id = 0;
+    assert_true(gr_session_id_read("00000000000000a1", &id) && id == 0xa1);
+    assert_true(gr_session_id_read("FEDCBA9876543210", &id) && id == 0xfedcba9876543210u);
+    gr_session_id_spell(id, text);
+    assert_string_equal(text, "fedcba9876543210");
+    static const char *const bad[] = {"",
+                                      "1",
+                                      "0000000000000000",
+                                      "fedcba987654321",
+                                      "fedcba98765432100",
+                                      "0xdcba9876543210",
+                                      "-edcba9876543210",
+                                      "fedcba987654321g",
+                                      "fedcba9876543210\n",
+                                      " edcba9876543210"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        id = 7;
+        assert_false(gr_session_id_read(bad[i], &id));
+        assert_int_equal(id, 7);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_integers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_integers),
+                                       cmocka_unit_test(test_session_ids)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -536,6 +536,38 @@ static void test_an_answer_has_room(void **state)
     gr_transcript_finish(&t);
 }
 
+static void send_nothing(void *ctx, uint32_t worker, const struct gr_msg *m)
+{
+    (void)ctx, (void)worker, (void)m;
+}
+
+static uint64_t next_drawn(void *ctx)
+{
+    static const uint64_t drawn[] = {0, 0xf000000000000005, 0xf000000000000005, 9};
+    size_t *n = ctx;
+    assert_true(*n < GR_ARRAY_LEN(drawn));
+    return drawn[(*n)++];
+}
+
+/* 0 and an id that is in use are drawn again. */
+static void test_drawn_ids(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = {1};
+    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .wishes = {.turn = {.max_tokens = 1}}};
+    struct gr_orch *o = NULL;
+    size_t n = 0;
+    uint64_t first = 0;
+    uint64_t second = 0;
+    const struct gr_orch_io io = {.ctx = &n, .send = send_nothing, .new_id = next_drawn};
+    assert_int_equal(gr_orch_create(&io, &o), GR_OK);
+    assert_int_equal(gr_orch_submit(o, &q, 1, &first), GR_OK);
+    assert_int_equal(gr_orch_submit(o, &q, 1, &second), GR_OK);
+    assert_true(first == 0xf000000000000005 && second == 9);
+    assert_int_equal(n, 4);
+    gr_orch_destroy(o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -556,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_append_cuts),
         cmocka_unit_test(test_transcript),
         cmocka_unit_test(test_an_answer_has_room),
+        cmocka_unit_test(test_drawn_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
