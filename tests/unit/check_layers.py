@@ -57,6 +57,7 @@ ROOMS = {
     "target_worker/machine": [*PROTOCOL, "model/kv", "target_worker/policy"],
     "draft_worker/tree": PROTOCOL,
     "draft_worker/machine": [*PROTOCOL, "model/kv", "draft_worker/tree"],
+    "orchestrator/journal": ["common/base"],
     "orchestrator/machine": PROTOCOL,
     # What the machines are wrapped in.
     "target_worker/compute": [*RULES, "model", "target_worker/machine", "target_worker/policy"],

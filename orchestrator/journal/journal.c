@@ -1,0 +1,306 @@
+#include "orchestrator/journal/journal.h"
+
+#include "common/base/log.h"
+#include "common/base/session_id.h"
+#include "orchestrator/journal/folder.h"
+#include "orchestrator/journal/segment.h"
+
+#include <pthread.h>
+#include <sodium.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define TOLD_MAX 20 /* damaged sessions that have a line each */
+
+/* Records that wait for the disk. */
+struct batch {
+    uint8_t *p; /* owned */
+    size_t n, cap;
+    uint64_t last_seq;   /* of the last of them */
+    size_t n_before;     /* bytes that still belong to the segment that is open; the rest to the next one */
+    uint64_t next_first; /* the first record of that one; 0: all belong to the one that is open */
+};
+
+struct gr_journal {
+    struct gr_journal_folder folder;
+    uint64_t salt;
+    size_t segment_bytes;
+    int event_fd;
+    /* The thread's. */
+    pthread_t thread;
+    bool started;
+    struct gr_segment segment;
+    struct batch writing;
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    struct batch waiting;
+    uint64_t last_seq, last_session;
+    size_t n_segment; /* bytes of the segment that records are added to */
+    bool ending;
+    _Atomic uint64_t synced;
+    _Atomic bool failed;
+};
+
+/* ---- adding ---- */
+
+static bool make_room(struct batch *b, size_t n)
+{
+    if (b->n + n <= b->cap) {
+        return true;
+    }
+    const size_t cap = GR_MAX(b->n + n, 2 * b->cap);
+    uint8_t *p = realloc(b->p, cap);
+    if (p == NULL) {
+        return false;
+    }
+    b->p = p;
+    b->cap = cap;
+    return true;
+}
+
+static void put(struct gr_journal *j, const struct gr_record *r)
+{
+    struct batch *b = &j->waiting;
+    struct gr_record d = *r;
+    d.seq = ++j->last_seq;
+    d.before = j->last_session;
+    gr_record_encode(&d, j->salt, b->p + b->n);
+    b->n += gr_record_bytes(d.n_body);
+    b->last_seq = d.seq;
+    j->n_segment += gr_record_bytes(d.n_body);
+    j->last_session = d.session;
+}
+
+/* What is added from now on belongs to the next segment. Once a batch: the next one comes when this one is taken. */
+static void turn_page(struct gr_journal *j)
+{
+    if (j->n_segment < j->segment_bytes || j->waiting.next_first != 0) {
+        return;
+    }
+    put(j, &(struct gr_record){.kind = GR_RECORD_SEALED});
+    j->waiting.n_before = j->waiting.n;
+    j->waiting.next_first = j->last_seq + 1;
+    j->n_segment = 0;
+}
+
+static enum gr_status add_locked(struct gr_journal *j, const struct gr_record *r, uint64_t *seq_out)
+{
+    const size_t n = gr_record_bytes(r->n_body);
+    if (j->failed) {
+        return GR_EIO;
+    }
+    if (j->waiting.n + n > GR_JOURNAL_WAITING_MAX || !make_room(&j->waiting, n + gr_record_bytes(0))) {
+        return GR_AGAIN;
+    }
+    put(j, r);
+    if (seq_out != NULL) {
+        *seq_out = j->last_seq;
+    }
+    turn_page(j);
+    pthread_cond_signal(&j->more);
+    return GR_OK;
+}
+
+enum gr_status gr_journal_add(struct gr_journal *j, const struct gr_record *r, uint64_t *seq_out)
+{
+    GR_ASSERT(r->session != 0 && r->number != 0 && r->kind != GR_RECORD_SEALED && r->n_body <= GR_RECORD_BODY_MAX);
+    pthread_mutex_lock(&j->lock);
+    const enum gr_status st = add_locked(j, r, seq_out);
+    pthread_mutex_unlock(&j->lock);
+    return st;
+}
+
+uint64_t gr_journal_synced(const struct gr_journal *j)
+{
+    return j->synced;
+}
+
+bool gr_journal_has_failed(const struct gr_journal *j)
+{
+    return j->failed;
+}
+
+int gr_journal_fd(const struct gr_journal *j)
+{
+    return j->event_fd;
+}
+
+/* ---- the thread ---- */
+
+/* False: all is written, and the journal ends. */
+static bool take_batch(struct gr_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    while (j->waiting.n == 0 && !j->ending) {
+        pthread_cond_wait(&j->more, &j->lock);
+    }
+    const struct batch empty = {.p = j->writing.p, .cap = j->writing.cap};
+    j->writing = j->waiting;
+    j->waiting = empty;
+    pthread_mutex_unlock(&j->lock);
+    return j->writing.n > 0;
+}
+
+static enum gr_status write_part(struct gr_journal *j, const uint8_t *p, size_t n)
+{
+    if (n == 0) {
+        return GR_OK;
+    }
+    GR_TRY(gr_segment_write(&j->segment, p, n));
+    return gr_segment_sync(&j->segment);
+}
+
+static enum gr_status begin_segment(struct gr_journal *j, uint64_t generation, uint64_t first_seq)
+{
+    gr_segment_close(&j->segment);
+    const struct gr_segment_head head = {.generation = generation, .first_seq = first_seq, .salt = j->salt};
+    return gr_segment_begin(&j->segment, &head);
+}
+
+static enum gr_status write_batch(struct gr_journal *j)
+{
+    const struct batch *b = &j->writing;
+    const size_t n_before = b->next_first != 0 ? b->n_before : b->n;
+    GR_TRY(write_part(j, b->p, n_before));
+    if (b->next_first != 0) {
+        GR_TRY(begin_segment(j, j->segment.head.generation + 1, b->next_first));
+    }
+    return write_part(j, b->p + n_before, b->n - n_before);
+}
+
+static void tell(struct gr_journal *j)
+{
+    const uint64_t one = 1;
+    const ssize_t n = write(j->event_fd, &one, sizeof(one));
+    (void)n; /* full: whoever reads it is woken all the same */
+}
+
+static void *run(void *ctx)
+{
+    struct gr_journal *j = ctx;
+    while (!j->failed && take_batch(j)) {
+        const enum gr_status st = write_batch(j);
+        if (st == GR_OK) {
+            j->synced = j->writing.last_seq;
+        } else {
+            j->failed = true;
+        }
+        tell(j);
+    }
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static void tell_of_damage(const struct gr_journal_config *c, const struct gr_replay *r,
+                           const struct gr_replay_report *report)
+{
+    if (report->n_cut_bytes > 0) {
+        log_warn("journal %s: its last %" PRIu64 " bytes are no whole record and are left out%s", c->path,
+                 report->n_cut_bytes, report->cut_session != 0 ? "; nobody was told of it" : "");
+    }
+    if (report->bad_generation != 0) {
+        log_warn("journal %s: damage begins in %016" PRIx64 ".segment at byte %" PRIu64 ": %" PRIu64
+                 " records are lost",
+                 c->path, report->bad_generation, report->bad_at, report->n_lost);
+    }
+    uint64_t session = 0;
+    for (size_t i = 0; (session = gr_replay_damaged(r, i)) != 0; i++) {
+        if (i < TOLD_MAX) {
+            log_warn("journal %s: session %" GR_SESSION_ID_PRI " lacks records, or may lack some: it is not served",
+                     c->path, session);
+        }
+        if (c->on_damaged != NULL) {
+            c->on_damaged(c->ctx, session);
+        }
+    }
+}
+
+static enum gr_status read_all(struct gr_journal *j, const struct gr_journal_config *c)
+{
+    struct gr_replay *r = NULL;
+    struct gr_replay_report report;
+    GR_TRY(gr_replay_create(c->ctx, c->on_record, &r));
+    const enum gr_status st = gr_journal_folder_read(&j->folder, r);
+    if (st == GR_OK) {
+        gr_replay_end(r, &report);
+        tell_of_damage(c, r, &report);
+        j->last_seq = report.last_seq;
+        j->last_session = report.last_session;
+        j->synced = report.last_seq;
+    }
+    gr_replay_destroy(r);
+    return st;
+}
+
+static enum gr_status start(struct gr_journal *j, const struct gr_journal_config *c)
+{
+    GR_TRY(gr_journal_folder_open(c->path, &j->folder));
+    GR_TRY(read_all(j, c));
+    randombytes_buf(&j->salt, sizeof(j->salt));
+    j->segment.dir = j->folder.fd;
+    GR_TRY(begin_segment(j, j->folder.last_generation + 1, j->last_seq + 1));
+    j->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    j->started = j->event_fd >= 0 && pthread_create(&j->thread, NULL, run, j) == 0;
+    if (!j->started) {
+        log_error("journal %s: no thread or no descriptor is left for it", c->path);
+        return GR_EIO;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr_journal **out)
+{
+    struct gr_journal *j = calloc(1, sizeof(*j));
+    if (j == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_cond_init(&j->more, NULL);
+    j->folder.fd = j->event_fd = j->segment.fd = -1;
+    j->segment.files = config->files != NULL ? config->files : &gr_journal_system_files;
+    j->segment_bytes = config->segment_bytes > 0 ? config->segment_bytes : GR_JOURNAL_SEGMENT_BYTES;
+    const enum gr_status st = start(j, config);
+    if (st != GR_OK) {
+        gr_journal_close(j);
+        return st;
+    }
+    *out = j;
+    return GR_OK;
+}
+
+/* The last record says that nothing is missing behind it. */
+static void seal(struct gr_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    if (make_room(&j->waiting, gr_record_bytes(0))) {
+        put(j, &(struct gr_record){.kind = GR_RECORD_SEALED});
+    }
+    j->ending = true;
+    pthread_cond_signal(&j->more);
+    pthread_mutex_unlock(&j->lock);
+}
+
+void gr_journal_close(struct gr_journal *j)
+{
+    if (j == NULL) {
+        return;
+    }
+    if (j->started) {
+        seal(j);
+        pthread_join(j->thread, NULL);
+    }
+    gr_segment_close(&j->segment);
+    gr_journal_folder_close(&j->folder);
+    if (j->event_fd >= 0) {
+        close(j->event_fd);
+    }
+    pthread_cond_destroy(&j->more);
+    pthread_mutex_destroy(&j->lock);
+    free(j->waiting.p);
+    free(j->writing.p);
+    free(j);
+}
