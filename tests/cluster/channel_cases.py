@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 
-from cluster import PAIR, TURN, MPIRUN, plain, path, job, ids_of, has, ranks, slurm, killed_drafter_rank
+from cluster import PAIR, TURN, MPIRUN, SRUN, plain, path, job, ids_of, has, ranks, slurm, killed_drafter_rank
 from harness import CASES, GRAFT, SLOW
 
 
@@ -105,7 +105,7 @@ def srun_over_pmix():
     if "pmix" not in channels() or not re.search(r"^\s*pmix\s*$", known.stdout + known.stderr, re.M):
         print("# not run: Slurm knows no PMIx here")
         return
-    start = ("srun", "-N1", "-n3", "--overcommit")  # several slurmds of one machine are in each other's way with PMIx
+    start = (*SRUN, "-N1", "-n3", "--overcommit")  # several slurmds of one machine are in each other's way with PMIx
     more = ("--rendezvous", "pmix")
     done = job(*start, "--mpi=pmix", GRAFT, "launch", *PAIR, *more, "--", *TURN, "--max-tokens", "32")
     assert ids_of(done) == plain(32)

@@ -20,14 +20,23 @@ ROLES = ("--roles", "serve:1,draft:1,target:1")
 PAIR = (*ROLES, "--model", TARGET, "--draft", DRAFT)
 TURN = ("graft", "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos")
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe")
+SRUN = ("srun", "--wait=0", "--kill-on-bad-exit=0", "--no-kill")  # as in examples/cluster: what a rank's end means is its role's
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
 STATE = {}  # dir: of the job folders; conf: of Slurm
 
 
-def plain(tokens):
+def answer(tokens):
     if tokens not in STATE:
-        STATE[tokens] = generate("--method", "none", "--ignore-eos", "--max-tokens", str(tokens))["token_ids"]
+        STATE[tokens] = generate("--method", "none", "--ignore-eos", "--max-tokens", str(tokens))
     return STATE[tokens]
+
+
+def plain(tokens):
+    return answer(tokens)["token_ids"]
+
+
+def plain_text(tokens):
+    return answer(tokens)["text"]
 
 
 def env_of(**more):
@@ -61,9 +70,10 @@ def has(done, *words):
 
 def ranks(done):
     """rank -> (size, host, role, source) of the lines in which each rank tells what it is."""
-    found = re.findall(r"graft launch: rank (\d+) of (\d+) on host (\S+): (\w+) \(ranks by (\w+)", done.stderr)
+    text = done.said() if isinstance(done, Job) else done.stderr
+    found = re.findall(r"graft launch: rank (\d+) of (\d+) on host (\S+): (\w+) \(ranks by (\w+)", text)
     out = {int(r): (int(n), h, role, s) for r, n, h, role, s in found}
-    assert len(out) == len(found), done.stderr
+    assert len(out) == len(found), text
     return out
 
 
@@ -113,14 +123,29 @@ class Job:
     def said(self):
         return os.pread(self.err.fileno(), 1 << 20, 0).decode(errors="replace")
 
+    def printed(self):
+        return os.pread(self.out.fileno(), 1 << 24, 0).decode(errors="replace")
+
     def wait_for(self, words):
         wait_for(lambda: words in self.said() or self.p.poll() is not None, 60)
         assert words in self.said(), self.said()[-3000:]
 
     def end(self, seconds=90):
         self.p.wait(timeout=seconds * SLOW)
-        out = os.pread(self.out.fileno(), 1 << 24, 0).decode(errors="replace")
-        return subprocess.CompletedProcess(self.p.args, self.p.returncode, out, self.said())
+        return subprocess.CompletedProcess(self.p.args, self.p.returncode, self.printed(), self.said())
+
+
+def streams_in_time(*start):
+    """A job whose command streams a text: its first token is there within 5 s of the launcher's start, and the text is plain's."""
+    begin = time.monotonic()
+    j = Job(*start, GRAFT, "launch", *PAIR, "--", *(w for w in TURN if w != "--json"), "--max-tokens", "64")
+    wait_for(lambda: j.printed() or j.p.poll() is not None, 60)
+    took = time.monotonic() - begin
+    done = j.end()
+    assert done.returncode == 0 and done.stdout.rstrip("\n") == plain_text(64).rstrip("\n"), (done.stdout, done.stderr)
+    print(f"# the first token came after {took:.1f} s")
+    assert took < 5 * SLOW, (took, done.stderr)
+    return done
 
 
 def killed_worker(start, program, folder):
@@ -148,6 +173,14 @@ def slurm(fn):
     return fn
 
 
+def went_on_without_drafter(done, want, folder):
+    """What the launcher makes of it is no matter: some say that a rank was killed."""
+    found = re.search(r"^(\{.*\})$", done.stdout, re.M)
+    assert found and json.loads(found.group(1))["token_ids"] == want, (done.stdout[-300:], done.stderr[-2000:])
+    has(done, "rank 1 (draft) on host", "the job goes on without it", "the job ended with status 0")
+    nothing_is_left(folder)
+
+
 def killed_drafter_rank(start, folder, *more):
     """kill -9 of a drafter's rank, its supervisor and worker with it: the job goes on with the right text, and says so."""
     tokens = 1500
@@ -162,11 +195,7 @@ def killed_drafter_rank(start, folder, *more):
             pid = int(f.read().rsplit(")", 1)[1].split()[1])
     time.sleep(0.2)
     os.kill(pid, signal.SIGKILL)
-    done = j.end()
-    found = re.search(r"^(\{.*\})$", done.stdout, re.M)
-    assert found and json.loads(found.group(1))["token_ids"] == want, (done.stdout[-300:], done.stderr[-2000:])
-    has(done, "rank 1 (draft) on host", "the job goes on without it", "the job ended with status 0")
-    nothing_is_left(folder)
+    went_on_without_drafter(j.end(), want, folder)
 
 
 # ---- the machine ----

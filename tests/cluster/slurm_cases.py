@@ -7,8 +7,8 @@ import subprocess
 import time
 
 from cluster import (
-    LONG, PAIR, TURN, MPIRUN, plain, path, job, ids_of, has, ranks, Job, killed_worker, nothing_is_left, slurm,
-    killed_drafter_rank
+    LONG, PAIR, TURN, MPIRUN, SRUN, STATE, plain, path, job, ids_of, has, ranks, Job, killed_worker, nothing_is_left, slurm,
+    killed_drafter_rank, streams_in_time, went_on_without_drafter
 )
 from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, case, wait_for
 
@@ -16,23 +16,31 @@ from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, case, wait_for
 @slurm
 def srun_pair():
     """srun -n 3 graft launch ... -- graft run, on one node and on three."""
-    done = job("srun", "-N1", "-n3", GRAFT, "launch", *PAIR, "--", *TURN, "--max-tokens", "64")
-    assert ids_of(done) == plain(64)
-    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", path("three"), "--", *TURN, "--max-tokens", "64")
+    streams_in_time(*SRUN, "-N1", "-n3")
+    done = job(*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", path("three"), "--", *TURN, "--max-tokens", "64")
     assert ids_of(done) == plain(64)
     assert len({v[1] for v in ranks(done).values()}) == 3, done.stderr
 
 
 @slurm
+def srun_first_lines():
+    """What a rank says first is whose word it takes for what it is."""
+    done = job(*SRUN, "-l", "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", path("lines"), "--", "true")
+    for rank in range(3):  # what a rank says first is whose word it takes for what it is
+        first = re.search(rf"^{rank}: (.*)$", done.stderr, re.M).group(1)
+        assert re.match(rf"graft launch: rank {rank} of 3 on host n\d: \w+ \(ranks by slurm: SLURM_PROCID={rank}, ", first), first
+
+
+@slurm
 def srun_by_name():
     """A key in every rank and no folder: they meet at the step's first node, at a port of the job's own."""
-    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR, "--", *TURN, "--max-tokens", "16", GRAFT_KEY="ab" * 32)
+    done = job(*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR, "--", *TURN, "--max-tokens", "16", GRAFT_KEY="ab" * 32)
     assert ids_of(done) == plain(16)
 
 
 @slurm
 def srun_without_a_key():
-    done = job("srun", "-N3", "-n3", GRAFT, "launch", *PAIR)
+    done = job(*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR)
     assert done.returncode != 0
     has(done, "rank 2 on host n", "share no key", "GRAFT_KEY_FILE", "--job-dir")
 
@@ -42,7 +50,7 @@ def srun_missing_rank():
     """Rank 1 never comes: its number is told, and the job ends within its time."""
     begin = time.monotonic()
     wrapper = "[ $SLURM_PROCID = 1 ] && exit 0; exec \"$@\""
-    done = job("srun", "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("missing"),
+    done = job(*SRUN, "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("missing"),
                "--start-within", "3")
     assert done.returncode != 0 and time.monotonic() - begin < 20 * SLOW
     has(done, "rank 1 (draft) has not said hello for 3 s")
@@ -52,7 +60,7 @@ def srun_missing_rank():
 def srun_worker_cannot_start():
     """A rank whose model is not there ends the job at once, with its rank and host."""
     wrapper = "[ $SLURM_PROCID = 2 ] && set -- \"$@\" --model /nonexistent; exec \"$@\""
-    done = job("srun", "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("bad"),
+    done = job(*SRUN, "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("bad"),
                "--start-within", "15")
     assert done.returncode != 0
     has(done, "/nonexistent")
@@ -60,14 +68,21 @@ def srun_worker_cannot_start():
 
 @slurm
 def srun_killed_target():
-    killed_worker(("srun", "-N3", "-n3", "--wait=0", "--kill-on-bad-exit=0", GRAFT, "launch", *PAIR), "graft-target",
+    killed_worker((*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR), "graft-target",
                   path("srun-target"))
 
 
 @slurm
 def srun_killed_drafter_rank():
-    """[C5]"""
-    killed_drafter_rank(("srun", "-N3", "-n3", "--wait=0", "--kill-on-bad-exit=0"), path("srun-rank"))
+    """Where Slurm is set to end a step a second after its first rank: the recipe's --wait=0 beats it. [C5]"""
+    conf = path("wait.conf")
+    shutil.copy(STATE["conf"], conf)
+    with open(conf, "a", encoding="utf-8") as f:
+        f.write("WaitTime=1\n")
+    start = ("env", f"SLURM_CONF={conf}", "srun", "-N3", "-n3")
+    done = job(*start, "sh", "-c", "[ $SLURM_PROCID = 0 ] || sleep 20")
+    assert done.returncode != 0 and "First task exited 1s ago" in done.stderr, done  # it is set
+    killed_drafter_rank((*start, *SRUN[1:3]), path("srun-rank"))
 
 
 @case
@@ -77,10 +92,26 @@ def mpirun_killed_drafter_rank():
 
 
 @slurm
+def a_node_that_fails():
+    """A node is down, and its rank, a drafter's, with it: the others of a step with --no-kill go on. [C11]"""
+    tokens, folder = 1500, path("node")
+    want = plain(tokens)
+    j = Job(*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens", str(tokens))
+    j.wait_for("roles are up")
+    node = ranks(j)[1][1]
+    try:
+        job("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        went_on_without_drafter(j.end(), want, folder)
+    finally:
+        job("scontrol", "update", f"nodename={node}", "state=resume")
+    assert f"Node failure on {node}" in j.said(), j.said()
+
+
+@slurm
 def srun_ends_by_scancel():
     """scancel while a turn runs: nothing is left, within KillWait."""
     folder = path("cancel")
-    j = Job("srun", "-N3", "-n3", "-J", "to-cancel", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens",
+    j = Job(*SRUN, "-N3", "-n3", "-J", "to-cancel", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens",
             "3000")
     j.wait_for("roles are up")
     job("scancel", "-n", "to-cancel")
@@ -118,19 +149,19 @@ def srun_sources():
     dry = (GRAFT, "launch", "--roles", "serve:1,draft:1,target:2", "--model", TARGET, "--draft", DRAFT, "--dry-run")
     done = job("salloc", "-N2", "-n4", "-Q", *MPIRUN, "-np", "4", *dry)
     assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"ompi"}, done.stderr
-    done = job("srun", "-N2", "-n4", "--mpi=none", *dry)
+    done = job(*SRUN, "-N2", "-n4", "--mpi=none", *dry)
     assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"slurm"}, done.stderr
-    done = job("srun", "-N2", "-n4", "--mpi=pmi2", *dry)
+    done = job(*SRUN, "-N2", "-n4", "--mpi=pmi2", *dry)
     assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"pmi"}, done.stderr
-    done = job("srun", "-n4", "-m", "arbitrary", "-w", "n1,n1,n1,n2", *dry)
+    done = job(*SRUN, "-n4", "-m", "arbitrary", "-w", "n1,n1,n1,n2", *dry)
     assert [v[1] for _, v in sorted(ranks(done).items())] == ["n1", "n1", "n1", "n2"], done.stderr
     for how in ("block", "cyclic") * (15 if LONG else 1):
-        done = job("srun", "-N2", "-n4", "-m", how, *dry)
+        done = job(*SRUN, "-N2", "-n4", "-m", how, *dry)
         assert ranks(done)[0][2] == "serve" and sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
-    done = job("salloc", "-Q", "-n3", ":", "-n1", "srun", "--het-group=0,1", *dry)
+    done = job("salloc", "-Q", "-n3", ":", "-n1", *SRUN, "--het-group=0,1", *dry)
     assert sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
     for name in ("train", "interactive"):
-        done = job("srun", "-n1", "-J", name, GRAFT, "launch", "--ranks", "none", *dry[2:])
+        done = job(*SRUN, "-n1", "-J", name, GRAFT, "launch", "--ranks", "none", *dry[2:])
         assert done.returncode != 0
         has(done, "none has started 1")
 
@@ -142,7 +173,7 @@ def multi_prog():
     for spans, up in ((("0", "1-2"), True), (("0", "1"), False)):
         with open(lines, "w", encoding="utf-8") as f:
             f.write(f"{spans[0]} {line} -- true\n{spans[1]} {line}\n")
-        done = job("srun", "-N1", "-n3", "--kill-on-bad-exit=0", "--multi-prog", lines)
+        done = job(*SRUN, "-N1", "-n3", "--multi-prog", lines)
         assert ("all 3 roles are up" in done.stderr) == up and (done.returncode == 0) == up, done.stderr
         assert up or "no record for task id 2" in done.stderr, done.stderr
 
@@ -151,7 +182,7 @@ def multi_prog():
 def torchrun_in_srun():
     """What torchrun sets, in one task of srun: its ranks count. [A2]"""
     inner = "for r in 0 1 2 3; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_PORT=1 \"$@\" & done; wait"
-    done = job("srun", "-n1", "bash", "-c", inner, "x", GRAFT, "launch", "--roles", "serve:1,draft:1,target:2", "--model", TARGET,
+    done = job(*SRUN, "-n1", "bash", "-c", inner, "x", GRAFT, "launch", "--roles", "serve:1,draft:1,target:2", "--model", TARGET,
                "--draft", DRAFT, "--dry-run")
     assert sorted(ranks(done)) == [0, 1, 2, 3] and {v[3] for v in ranks(done).values()} == {"torchrun"}, done.stderr
     has(done, "SLURM_PROCID=0 is an outer launcher's")
@@ -160,7 +191,7 @@ def torchrun_in_srun():
 @slurm
 def heterogeneous_job():
     """One step over both components of a heterogeneous job."""
-    done = job("salloc", "-Q", "-n2", ":", "-n1", "srun", "--het-group=0,1", GRAFT, "launch", *PAIR, "--job-dir", path("het"),
+    done = job("salloc", "-Q", "-n2", ":", "-n1", *SRUN, "--het-group=0,1", GRAFT, "launch", *PAIR, "--job-dir", path("het"),
                "--", *TURN, "--max-tokens", "16")
     assert ids_of(done) == plain(16)
 

@@ -10,6 +10,7 @@ import sys
 
 import mpirun_cases  # noqa: F401: cases run in the order of these lines
 import slurm_cases  # noqa: F401
+import kill_cases  # noqa: F401
 import sweep_cases  # noqa: F401
 import channel_cases  # noqa: F401
 from cluster import run_cases

@@ -1,0 +1,133 @@
+"""kill -9 of one process after another of a job that serves several sessions, under mpirun and under Slurm: what is killed
+comes back, texts are plain's, and every other process of the job is the one that it was."""
+import os
+import re
+import signal
+
+from cluster import (
+    MPIRUN, PAIR, SRUN, TURN, Job, belongs, ids_of, job, nothing_is_left, path, plain, plain_text, processes, slurm, workers
+)
+from harness import DRAFT, GRAFT, case, wait_for
+
+KEY = "ab" * 32
+N_CLIENT, TOKENS = 3, 1500
+
+
+def parent_and_start(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return int(fields[1]), int(fields[19])
+
+
+class Served:
+    """A job without a command whose target is a group of two processes, and those who ask it."""
+
+    def __init__(self, start, folder):
+        self.folder = folder
+        self.job = Job(*start, GRAFT, "launch", *PAIR, "-tp", "2", "--threads", "1", "--draft-threads", "1", "--job-dir", folder,
+                       GRAFT_KEY=KEY)
+        self.job.wait_for("roles are up")
+        port = re.search(r"orchestrator at port (\d+)", self.job.said()).group(1)
+        self.env = {"GRAFT_KEY": KEY, "GRAFT_CONNECT": f"127.0.0.1:{port}"}
+
+    def clients(self, *how):
+        """Turns that run, all of them at once."""
+        command = [word for word in TURN[1:] if word != "--json"]
+        started = [Job(GRAFT, *command, *how, "--max-tokens", str(TOKENS), "--num-speculative-tokens", "4", **self.env)
+                   for _ in range(N_CLIENT)]
+        wait_for(lambda: job(GRAFT, "session", "list", **self.env).stdout.count("running") == N_CLIENT, 30)
+        return started
+
+    def processes(self):
+        """(number, time of its start) -> program, of each process of the job and of the launcher's own one."""
+        found = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as f:
+                    words = f.read()
+                if words and belongs(int(name), self.folder):
+                    found[int(name), parent_and_start(name)[1]] = os.path.basename(words.split("\0")[0])
+            except OSError:
+                pass  # it has ended meanwhile
+        return found
+
+    def orchestrator(self):
+        return [pid for pid in processes(("graft", "serve")) if belongs(pid, self.folder)]
+
+    def members(self):
+        """The two processes of the target: its first, and the one that this has started."""
+        pids = workers("graft-target", self.folder)
+        return sorted(pids, key=lambda pid: parent_and_start(pid)[0] in pids) if len(pids) == 2 else []
+
+    def killed(self, pid, replaced):
+        """Kills it; what is to be looked at once it is back: nobody but `replaced' is another process than before."""
+        before = self.processes()
+        n_restart = self.job.said().count("starting it again")
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: self.job.said().count("starting it again") > n_restart, 30)
+
+        def look():
+            after = self.processes()
+            gone, come = before.keys() - after.keys(), after.keys() - before.keys()
+            assert {p for p, _ in gone} == set(replaced), (gone, replaced, before, self.job.said())
+            assert sorted(after[p] for p in come) == sorted(before[p] for p in gone), (come, gone, before, after)
+        return look
+
+
+def killed_drafter(served):
+    clients = served.clients("--json")
+    victim, = workers("graft-draft", served.folder)
+    look = served.killed(victim, [victim])
+    for c in clients:
+        assert ids_of(c.end()) == plain(TOKENS)
+    wait_for(lambda: workers("graft-draft", served.folder))
+    look()
+
+
+def killed_member(served):
+    """The group ends as a whole and comes back; its sessions go on where they were."""
+    clients = served.clients("--json")
+    group = served.members()
+    look = served.killed(group[1], group)
+    for c in clients:
+        done = c.end()
+        assert ids_of(done) == plain(TOKENS)
+        assert '"reopens":1,' in done.stdout, done.stdout[-1500:]
+    look()
+
+
+def killed_orchestrator(served):
+    """Its turns end with a line and with what was right so far; workers join the next one, and turns that begin then are whole."""
+    clients = served.clients()
+    victim, = served.orchestrator()
+    look = served.killed(victim, [victim])
+    for c in clients:
+        done = c.end()
+        assert done.returncode == 1 and done.stderr.strip(), (done.returncode, done.stderr)
+        assert plain_text(TOKENS).startswith(done.stdout.rstrip("\n")), done.stdout
+    assert job(GRAFT, "wait", "--draft", DRAFT, "--timeout", "40", **served.env).returncode == 0, served.job.said()
+    for c in served.clients("--json"):
+        assert ids_of(c.end()) == plain(TOKENS)
+    look()
+
+
+def killed_one_after_another(start, folder):
+    served = Served(start, folder)
+    assert not processes((KEY,))
+    for kill in (killed_drafter, killed_member, killed_orchestrator):
+        kill(served)
+    served.job.p.terminate()
+    served.job.end()
+    nothing_is_left(folder)
+
+
+@case
+def mpirun_killed_one_after_another():
+    """[E4]"""
+    killed_one_after_another((*MPIRUN, "-np", "3"), path("mpirun-kills"))
+
+
+@slurm
+def srun_killed_one_after_another():
+    """[C5, C6]"""
+    killed_one_after_another((*SRUN, "-N3", "-n3"), path("srun-kills"))
