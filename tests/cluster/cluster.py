@@ -22,6 +22,7 @@ TURN = ("graft", "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--igno
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe")
 SRUN = ("srun", "--wait=0", "--kill-on-bad-exit=0", "--no-kill")  # as in examples/cluster: what a rank's end means is its role's
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
+N_NODE = 8  # of the Slurm of this machine
 STATE = {}  # dir: of the job folders; conf: of Slurm
 
 
@@ -204,7 +205,7 @@ def in_own_hosts():
     """Again, in a mount namespace whose /etc/hosts knows the nodes: nothing of this machine is changed."""
     hosts = tempfile.NamedTemporaryFile("w", suffix=".hosts", delete=False)
     with hosts, open("/etc/hosts", encoding="utf-8") as f:
-        hosts.write(f.read() + "".join(f"127.0.0.1 n{i}\n" for i in range(1, 5)))
+        hosts.write(f.read() + "".join(f"127.0.0.1 n{i}\n" for i in range(1, N_NODE + 1)))
     os.environ["GRAFT_TEST_HOSTS"] = hosts.name
     if shutil.which("unshare"):
         os.execvp("unshare", ["unshare", "-m", "--propagation", "private", "bash", "-c",
@@ -212,7 +213,7 @@ def in_own_hosts():
 
 
 def with_slurm(folder):
-    up = subprocess.run([SLURM, "up", "4", folder], capture_output=True, text=True, timeout=120,
+    up = subprocess.run([SLURM, "up", str(N_NODE), folder], capture_output=True, text=True, timeout=120,
                         env=dict(ENV, SLURM_LOCAL_PORT=str(random.randrange(16000, 18000, 10))))
     assert up.returncode == 0, up.stderr
     STATE["conf"] = up.stdout.strip().splitlines()[-1]

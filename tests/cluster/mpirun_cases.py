@@ -7,7 +7,7 @@ import socket
 import time
 
 from cluster import (
-    LONG, ROLES, PAIR, TURN, MPIRUN, STATE, plain, path, job, ids_of, has, ranks, processes, belongs, Job, SRUN,
+    LONG, ROLES, PAIR, TURN, MPIRUN, STATE, plain, path, job, ids_of, has, ranks, processes, Job, SRUN,
     killed_worker, nothing_is_left, slurm, streams_in_time
 )
 from harness import BUILD, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, Background, case, wait_for
@@ -68,6 +68,17 @@ def mpirun_command_status():
     assert done.returncode == 7, (done.returncode, done.stderr)
     done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--", "bash", "-c", "yes | head -1; exit ${PIPESTATUS[0]}")
     assert done.returncode == 128 + signal.SIGPIPE, (done.returncode, done.stderr)
+
+
+@case
+def groups_that_cannot_be():
+    """A size of a target's group that is none, and one above its KV heads: one line that begins with host and rank."""
+    for n, words in (("3", "--tensor-parallel-size 3: must be 1, 2, 4 or 8"),
+                     ("4", f"--tensor-parallel-size 4: {TARGET} has 2 KV heads (num_key_value_heads)")):
+        done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "-tp", n)
+        assert done.returncode != 0
+        assert re.search(rf"^\S+ [^ /]+/2 target: error: {re.escape(words)}", done.stderr, re.M), done.stderr
+        assert done.stderr.count("--tensor-parallel-size") == 1, done.stderr
 
 
 @case

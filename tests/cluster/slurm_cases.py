@@ -1,4 +1,4 @@
-"""Cases under a Slurm of four nodes."""
+"""Cases under a Slurm of eight nodes."""
 import os
 import random
 import re
@@ -10,7 +10,7 @@ from cluster import (
     LONG, PAIR, TURN, MPIRUN, SRUN, STATE, plain, path, job, ids_of, has, ranks, Job, killed_worker, nothing_is_left, slurm,
     killed_drafter_rank, streams_in_time, went_on_without_drafter
 )
-from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, case, wait_for
+from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, case, wait_for
 
 
 @slurm
@@ -194,41 +194,6 @@ def heterogeneous_job():
     done = job("salloc", "-Q", "-n2", ":", "-n1", *SRUN, "--het-group=0,1", GRAFT, "launch", *PAIR, "--job-dir", path("het"),
                "--", *TURN, "--max-tokens", "16")
     assert ids_of(done) == plain(16)
-
-
-@slurm
-def examples():
-    """The scripts of examples/cluster, with CPUs in place of GPUs."""
-    env = {"MODEL": TARGET, "DRAFT": DRAFT, "DEVICE": "cpu", "GRAFT_BIN": BUILD, "JOB_DIR": path("examples")}
-    for name, n in (("slurm-2", 3), ("slurm-4", 5), ("slurm-het", 4)):
-        out = path(name + ".out")
-        done = job("sbatch", "-W", "--gpus-per-node=0", "--cpus-per-task=1", "-o", out,
-                   os.path.join(ROOT, "examples/cluster", name + ".sbatch"), "--", *TURN, "--max-tokens", "16", **env)
-        with open(out, encoding="utf-8") as f:
-            text = f.read()
-        assert done.returncode == 0 and f"all {n} roles are up" in text, (done.stderr, text)
-    done = job(os.path.join(ROOT, "examples/cluster/mpirun.sh"), TARGET, DRAFT, "--", *TURN, "--max-tokens", "16", **env)
-    assert ids_of(done) == plain(16)
-
-
-@slurm
-def warned_by_slurm():
-    """The signal that a script of examples/cluster asks for ends its job in order before the time limit does."""
-    script = os.path.join(ROOT, "examples/cluster/slurm-2.sbatch")
-    with open(script, encoding="utf-8") as f:
-        warning = re.search(r"^#SBATCH --signal=(B:)?TERM@\d+$", f.read(), re.M)
-    out, folder = path("warned.out"), path("warned")
-    done = job("sbatch", "--parsable", "--gpus-per-node=0", "--cpus-per-task=1", "-o", out, script, MODEL=TARGET, DRAFT=DRAFT,
-               DEVICE="cpu", GRAFT_BIN=BUILD, JOB_DIR=folder)
-    number = done.stdout.strip()
-    wait_for(lambda: os.path.exists(out) and "roles are up" in open(out, encoding="utf-8").read(), 60)
-    # As Slurm itself sends it: to the steps, or with B: to the batch script alone.
-    job("scancel", *(("--batch",) if warning.group(1) else ()), "--signal=TERM", number)
-    wait_for(lambda: number not in job("squeue", "-h", "-o", "%A").stdout.split(), 60)
-    with open(out, encoding="utf-8") as f:
-        text = f.read()
-    assert "the job ended with status 0" in text, text
-    assert os.listdir(folder) == [], text
 
 
 @slurm
