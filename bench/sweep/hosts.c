@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OWN_STEPS 0xfffffff0ul /* steps from here on are Slurm's own: a batch script, the shell of salloc */
+
 static const char *nodes_of_job(void)
 {
     const char *nodes = getenv("SLURM_JOB_NODELIST");
@@ -60,10 +62,25 @@ static enum gr_status take_names(struct gr_sweep *s, const char *names)
     }
 }
 
+/* A launcher inside a step finds no room beside what the step itself holds, or waits for it for ever. */
+static enum gr_status check_step(const struct gr_sweep *s)
+{
+    const char *step = getenv("SLURM_STEP_ID");
+    const char *launcher = s->launcher == GR_BENCH_BY_MPIRUN ? "mpirun" : "srun";
+    if (s->launcher == GR_BENCH_BY_NONE || s->o.dry_run || step == NULL || strtoul(step, NULL, 10) >= OWN_STEPS) {
+        return GR_OK;
+    }
+    log_error("--launcher %s: the sweep is in a step of Slurm itself (SLURM_STEP_ID=%s), which holds what its %s would "
+              "need; start it without srun, from the shell of salloc or in a batch script",
+              launcher, step, launcher);
+    return GR_EINVAL;
+}
+
 enum gr_status gr_sweep_find_hosts(struct gr_sweep *s)
 {
     s->launcher = choose(s);
     s->site.n_host = 0;
+    GR_TRY(check_step(s));
     if (s->o.host_names != NULL && s->launcher != GR_BENCH_BY_MPIRUN) {
         log_error("--host-names is for mpirun; %s", s->launcher == GR_BENCH_BY_SRUN
                                                         ? "srun takes the hosts of its allocation"

@@ -1,11 +1,13 @@
 """The launcher's own channel as the place where ranks meet."""
+import functools
 import os
 import re
 import shutil
 import subprocess
+import time
 
 from cluster import PAIR, TURN, MPIRUN, SRUN, plain, path, job, ids_of, has, ranks, slurm, killed_drafter_rank
-from harness import CASES, GRAFT, SLOW
+from harness import GRAFT, SLOW, Skip, case
 
 
 def channels():
@@ -14,10 +16,19 @@ def channels():
     return [by for by in ("pmix", "mpi") if re.search(rf"over:.*\b{by}\b", said)]
 
 
-def channel(fn):
-    if channels():
-        CASES.append(fn)
-    return fn
+def skipped_unless(can_run, why):
+    """A case, and the reason with which it is skipped."""
+    def add(fn):
+        @functools.wraps(fn)
+        def run():
+            if not can_run():
+                raise Skip(why)
+            fn()
+        return case(run)
+    return add
+
+
+channel = skipped_unless(channels, "this build has neither PMIx nor MPI (meson's option mpi)")
 
 
 @channel
@@ -53,11 +64,8 @@ def channel_missing_rank():
 FAKE_SSH = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done # ssh's own options\nhost=$1; shift\nexec unshare -u sh -c \"hostname $host; $*\"\n"
 
 
-def on_hosts(fn):
-    return channel(fn) if shutil.which("unshare") and os.geteuid() == 0 else fn
-
-
-@on_hosts
+@skipped_unless(lambda: channels() and shutil.which("unshare") and os.geteuid() == 0,
+                "names of hosts need unshare and root, and this build PMIx or MPI")
 def channel_over_hosts():
     """Three daemons of mpirun that are three hosts by name: neither a key nor a folder is needed."""
     with open(path("ssh"), "w", encoding="utf-8") as f:
@@ -98,13 +106,23 @@ def channel_without_a_world():
         has(done, f"{name[by]}: file too short", f"graft-{by} has ended with status 127 (the last call: the start of")
 
 
+@channel
+def channel_without_its_plugins():
+    """A PMIx that lacks what the launcher's has: an error within 10 s that names the call and both releases. [E6]"""
+    for by in channels():
+        begin = time.monotonic()
+        done = job(*MPIRUN, "-np", "3", "env", "PMIX_MCA_psec=nonsense", GRAFT, "launch", *PAIR, "--rendezvous", by)
+        said = rf"error: rank \d on host \S+: .*--rendezvous {by}: .*(PMIx_Init: |the last call: ).*the launcher's PMIx is \d"
+        assert done.returncode != 0 and re.search(said, done.stderr), (done.returncode, done.stderr)
+        assert time.monotonic() - begin < 10 * SLOW
+
+
 @slurm
 def srun_over_pmix():
     """Over the PMIx of Slurm and without a key; srun without PMIx says so at once. [A3, E6]"""
     known = job("srun", "--mpi=list")
     if "pmix" not in channels() or not re.search(r"^\s*pmix\s*$", known.stdout + known.stderr, re.M):
-        print("# not run: Slurm knows no PMIx here")
-        return
+        raise Skip("Slurm or this build knows no PMIx here")
     start = (*SRUN, "-N1", "-n3", "--overcommit")  # several slurmds of one machine are in each other's way with PMIx
     more = ("--rendezvous", "pmix")
     done = job(*start, "--mpi=pmix", GRAFT, "launch", *PAIR, *more, "--", *TURN, "--max-tokens", "32")

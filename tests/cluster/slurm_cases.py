@@ -160,10 +160,22 @@ def srun_sources():
         assert ranks(done)[0][2] == "serve" and sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
     done = job("salloc", "-Q", "-n3", ":", "-n1", *SRUN, "--het-group=0,1", *dry)
     assert sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
+    done = job("salloc", "-Q", "-n1", ":", "-n4", "srun", "--het-group=1", *dry)  # one component alone
+    assert sorted(ranks(done)) == [0, 1, 2, 3], done.stderr
     for name in ("train", "interactive"):
         done = job(*SRUN, "-n1", "-J", name, GRAFT, "launch", "--ranks", "none", *dry[2:])
         assert done.returncode != 0
         has(done, "none has started 1")
+
+
+@slurm
+def a_sweep_in_a_step():
+    """A sweep that srun has started says at once how it is to be started: a launcher inside a step finds no room. [C1]"""
+    sweep = (os.path.join(BUILD, "graft-bench"), "sweep", "--hosts", "1", "--n-target", "1", "--save", path("in-a-step"))
+    for more in ((), ("--launcher", "mpirun", "--host-names", "localhost")):
+        done = job("srun", "-n1", *sweep, *more, timeout=30)
+        assert done.returncode == 2, (done.returncode, done.stderr)
+        has(done, "in a step of Slurm itself (SLURM_STEP_ID=0)", "start it without srun")
 
 
 @slurm
