@@ -32,6 +32,12 @@ int gr_job_follow(struct gr_job *j);
 /* Rank 0, before it leaves word of itself: is there one of this job already? GR_EMISMATCH (logged): there is, and it
  * has said so. */
 GR_NODISCARD enum gr_status gr_job_meet_twin(struct gr_job *j);
+/* The same once rank 0 listens at `bound': of one that has come in the same instant, and has taken a port that is
+ * looked at before this one. */
+GR_NODISCARD enum gr_status gr_job_meet_early_twin(struct gr_job *j, const char *bound);
+/* While rank 0 waits for the others: has another one left word of itself in the job's folder meanwhile? If so (logged)
+ * it is told, and note is taken back. */
+bool gr_job_met_late_twin(struct gr_job *j, struct gr_job_note *note);
 struct gr_job_places {
     const char *join;   /* the orchestrator */
     const char *listen; /* of a target, NULL: its default */

@@ -70,11 +70,12 @@ static void sync_folder(const char *dir)
     }
 }
 
+/* One that does not have its own name yet is none: another rank 0, of the same instant, may be about to give it. */
 static bool is_of_job(const char *name, const char *job)
 {
     const size_t n = strlen(PREFIX), m = strlen(job);
     return strncmp(name, PREFIX, n) == 0 && strncmp(name + n, job, m) == 0 && name[n + m] == '-' &&
-           strchr(name + n + m + 1, '-') == NULL;
+           strpbrk(name + n + m + 1, "-.") == NULL;
 }
 
 /* Of a job that was killed long ago: nobody would remove it, as no other job has its name. */
@@ -132,6 +133,22 @@ void gr_job_dir_remove(const struct gr_job_note *note)
 }
 
 /* ---- reading ---- */
+
+enum gr_job_dir_finding gr_job_dir_look(const char *dir, const char *job, const struct gr_job_note *own)
+{
+    const char *own_name = strrchr(own->name, '/') + 1;
+    DIR *d = opendir(dir);
+    bool ours = d == NULL, another = false;
+    for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL; e = readdir(d)) {
+        const bool same = strcmp(e->d_name, own_name) == 0;
+        ours = ours || same;
+        another = another || (!same && is_of_job(e->d_name, job));
+    }
+    if (d != NULL) {
+        closedir(d);
+    }
+    return another ? GR_JOB_DIR_ANOTHER : ours ? GR_JOB_DIR_OURS : GR_JOB_DIR_GONE;
+}
 
 /* Only its owner can have written it: the folder is closed to others. */
 static bool read_one(const char *path, const char *job, struct gr_job_note *note, struct timespec *when_out)

@@ -20,5 +20,12 @@ GR_NODISCARD enum gr_status gr_job_dir_write(const char *dir, const char *job, s
  * are passed over. */
 int gr_job_dir_read(const char *dir, const char *job, struct gr_job_note notes[GR_JOB_NOTE_MAX]);
 void gr_job_dir_remove(const struct gr_job_note *note);
+/* Of the job whose message `own' is: */
+enum gr_job_dir_finding {
+    GR_JOB_DIR_OURS,   /* it is there, alone; or the folder cannot be read */
+    GR_JOB_DIR_GONE,   /* it is not there, and nobody else's: who writes one removes what is there first */
+    GR_JOB_DIR_ANOTHER /* there is another one */
+};
+enum gr_job_dir_finding gr_job_dir_look(const char *dir, const char *job, const struct gr_job_note *own);
 
 #endif

@@ -25,6 +25,7 @@
 #define HELLO_NS (10 * GR_S)  /* so long they may take */
 #define LEAVE_NS (5 * GR_S)   /* the other ranks, once they know that the job is over */
 #define ORPHAN_NS (10 * GR_S) /* the orchestrator, once the last target has ended in order */
+#define TWIN_NS (GR_S / 4)    /* between looks for another rank 0 in the job's folder */
 #define N_OWN 6               /* descriptors that are polled beside links */
 
 struct stranger {
@@ -50,6 +51,7 @@ struct lead {
     bool told_end;
     int status;
     uint64_t begin_ns, signal_ns, end_ns, leave_ns;
+    uint64_t twin_ns;   /* when another rank 0 is looked for again */
     uint64_t orphan_ns; /* when a job without a target ends; 0: it has one */
 };
 
@@ -381,9 +383,21 @@ static void watch_command(struct lead *d)
 
 /* ---- the beginning ---- */
 
+static bool has_twin(struct lead *d)
+{
+    d->twin_ns = gr_clock_ns() + TWIN_NS;
+    if (gr_job_met_late_twin(d->j, &d->note)) {
+        end_job(d, 1);
+    }
+    return d->ending;
+}
+
 static void go_on(struct lead *d)
 {
     if (!d->gone && d->serve.port != 0 && gr_launch_table_missing(&d->table, GR_LAUNCH_HERE) == 0) {
+        if (has_twin(d)) {
+            return;
+        }
         if (gr_launch_table_place(&d->table, d->j->o.share_gpu) != GR_OK) {
             end_job(d, 1);
             return;
@@ -471,7 +485,7 @@ static void turn(struct lead *d)
     watch_command(d);
     watch_channel(d);
     look_at_clock(d, now_ns);
-    if (!d->ending) {
+    if (!d->ending && (d->gone || now_ns < d->twin_ns || !has_twin(d))) {
         go_on(d);
     }
 }
@@ -551,6 +565,7 @@ static enum gr_status listen_for_ranks(struct lead *d)
     struct gr_listening at;
     GR_TRY(gr_where_listen(w, &d->j->who, &at, &d->note));
     GR_TRY(open_gate(d, &at));
+    GR_TRY(gr_job_meet_early_twin(d->j, at.bound));
     gr_where_control(w, &at, d->serve.control);
     if (w->by != GR_CHANNEL_NOT) {
         return gr_channel_start(&d->j->channel, w->by, &d->j->who, d->j->env, d->j->o.start_within, &d->note);

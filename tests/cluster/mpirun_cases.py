@@ -13,6 +13,12 @@ from cluster import (
 from harness import BUILD, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, Background, case, wait_for
 
 
+def next_port():
+    """A port that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return s.getsockname()[1]
+
+
 @case
 def mpirun_pair():
     """The demo pair with golden tokens, over a key that rank 0 draws."""
@@ -187,6 +193,22 @@ def everybody_is_rank_0():
     assert second.end().returncode != 0 and lead.end().returncode != 0
     has(second.end(), "rank 0 says: rank 0 comes twice")
     assert time.monotonic() - begin < 30 * SLOW
+
+
+@case
+def two_ranks_0_in_one_instant():
+    """Neither finds the other before it leaves word of itself: both end soon all the same, and say why. [A2, F2]"""
+    begin = time.monotonic()
+    both = 'for i in 1 2; do "$@" & done; wait -n && exit 0; wait -n && exit 0; exit 1'
+    env = {"WORLD_SIZE": "3", "LOCAL_RANK": "0", "RANK": "0"}
+    by_address = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "1", "GRAFT_KEY": "ab" * 32}
+    for i in range(10):
+        for where, more in ((("--job-dir", path(f"instant{i}")), {}), ((), by_address)):
+            done = job("bash", "-c", both, "x", GRAFT, "launch", *PAIR, *where, "--start-within", "60", MASTER_PORT=str(next_port()),
+                       **env, **more)
+            assert done.returncode == 1, (done.returncode, done.stderr)
+            has(done, "rank 0 comes twice")
+    assert time.monotonic() - begin < 40 * SLOW
 
 
 @case

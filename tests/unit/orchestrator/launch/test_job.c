@@ -448,8 +448,12 @@ static void test_folder(void **state)
     fputs("{\"version\": 1, \"job\": \"slurm-7.0-r0\", \"addr", f);
     fclose(f);
     assert_int_equal(gr_job_dir_read(dir, "slurm-7.0-r0", found), 1);
+    /* Rank 0 sees another's message there, and that its own is gone. [F2] */
+    assert_int_equal(gr_job_dir_look(dir, "slurm-7.0-r0", &second), GR_JOB_DIR_ANOTHER);
     (void)unlink(path);
+    assert_int_equal(gr_job_dir_look(dir, "slurm-7.0-r0", &second), GR_JOB_DIR_OURS);
     gr_job_dir_remove(&second);
+    assert_int_equal(gr_job_dir_look(dir, "slurm-7.0-r0", &second), GR_JOB_DIR_GONE);
     assert_int_equal(gr_job_dir_read(dir, "slurm-7.0-r0", found), 0);
     gr_log_hold(line, sizeof(line));
     line[0] = '\0';
