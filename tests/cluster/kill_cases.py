@@ -115,11 +115,13 @@ def killed_orchestrator(served):
 def killed_one_after_another(start, folder):
     served = Served(start, folder)
     assert not processes((KEY,))
-    for kill in (killed_drafter, killed_member, killed_orchestrator):
-        kill(served)
-    served.job.p.terminate()
-    served.job.end()
-    nothing_is_left(folder)
+    try:
+        for kill in (killed_drafter, killed_member, killed_orchestrator):
+            kill(served)
+    finally:
+        served.job.p.terminate()
+        served.job.end()
+        nothing_is_left(folder)
 
 
 @case
