@@ -37,10 +37,6 @@ static bool fits_ranks(const struct gr_fleet *f, const struct gr_sweep_site *sit
                  site->n_kv_head);
         return false;
     }
-    if (f->tp > 1 && site->one_gpu) {
-        snprintf(why, GR_FLEET_WHY_MAX, "tp %d: graft launch gives a target one GPU", f->tp);
-        return false;
-    }
     return true;
 }
 

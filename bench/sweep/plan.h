@@ -29,7 +29,6 @@ struct gr_sweep_site {
     int n_cpu;      /* of each host, for pinned workers */
     int device_cpu; /* CPUs of a device, its own; 0: they are not pinned */
     int n_kv_head;  /* of the target: a group has no more ranks; 0: not known */
-    bool one_gpu;   /* a worker is given one GPU, whatever its ranks: by graft launch */
 };
 
 struct gr_fleet {

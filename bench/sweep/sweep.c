@@ -326,7 +326,6 @@ static enum gr_status prepare(struct gr_sweep *s)
     GR_TRY(check_words("launcher-options", s->o.launcher_options));
     GR_TRY(find_devices(s));
     GR_TRY(gr_sweep_find_hosts(s));
-    s->site.one_gpu = s->launcher != GR_BENCH_BY_NONE && s->site.n_device > 0;
     GR_TRY(find_models(s));
     return gr_sweep_draw_check(s);
 }

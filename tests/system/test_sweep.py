@@ -164,8 +164,9 @@ def commands_are_told():
         args = ("--n-target", "60", "--tp", "1,2", "--devices", "cuda:0,cuda:1,cuda:2", "--hosts", "60", "--plots", "none",
                 "--worker-options", "--kv-blocks 77", "--model", TARGET, "--dry-run")
         done = sweep(os.path.join(d, "s"), *args, "--host-names", hosts)
-        assert "tp 2: graft launch gives a target one GPU" in done.stdout
         line = next(x for x in done.stdout.splitlines() if x.startswith("mpirun"))
+        groups = next(x for x in done.stdout.splitlines() if x.startswith("mpirun") and " --tensor-parallel-size 2 " in x)
+        assert groups.count(" --target-device cuda:local ") == 60 and " --host h0:3 " in groups and " --host h1:1 " in groups, groups[:900]
         assert line.count(" --host ") == 60 and "--host h59:1 " in line and "--host h0:3 " in line, line[:900]
         assert line.count("--kv-blocks 77") == 60 and line.count(",target:1") == 60 * 60 and "cuda:local" in line
         args = tuple("1" if x == "60" else x for x in args)

@@ -141,9 +141,6 @@ static void test_room(void **state)
     assert_string_equal(why_of(pinned, (struct gr_sweep_site){.n_host = 1, .n_cpu = 7, .device_cpu = 2}), "");
     assert_string_equal(why_of(pinned, (struct gr_sweep_site){.n_host = 1, .n_cpu = 6, .device_cpu = 2}),
                         "7 CPUs are needed, the orchestrator's among them, there are 6");
-    assert_string_equal(why_of((struct gr_fleet){.n_host = 1, .n_target = 1, .n_draft = 1, .tp = 2},
-                               (struct gr_sweep_site){.n_host = 1, .n_device = 4, .one_gpu = true}),
-                        "tp 2: graft launch gives a target one GPU");
     char why[GR_FLEET_WHY_MAX];
     gr_fleet_refuses(&pinned, 256, why);
     assert_string_equal(why, "");
