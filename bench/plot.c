@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define BELOW_MAX 8          /* lines whose names have room below the picture; more stand beside it */
+#define LINE_PIXELS 20       /* the height of a name */
 #define STATUS_NOT_THERE 127 /* a shell's exit status where there is no such program */
 
 static bool ends_with(const char *text, const char *end)
@@ -46,9 +48,14 @@ static int wait_for(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-enum gr_status gr_plot_check(const char *what, const char *path)
+bool gr_plot_is_there(void)
 {
     char *const version[] = {(char[]){"gnuplot"}, (char[]){"--version"}, NULL};
+    return wait_for(start(version, -1, true)) == 0;
+}
+
+enum gr_status gr_plot_check(const char *what, const char *path)
+{
     if (!ends_with(path, ".png") && !ends_with(path, ".svg")) {
         log_error("%s %s: a name that ends in .png or .svg is wanted", what, path);
         return GR_EINVAL;
@@ -57,22 +64,30 @@ enum gr_status gr_plot_check(const char *what, const char *path)
         log_error("%s: quotes and line ends in the file's name cannot be told to gnuplot", what);
         return GR_EINVAL;
     }
-    if (wait_for(start(version, -1, true)) != 0) {
+    if (!gr_plot_is_there()) {
         log_error("%s: the program gnuplot is not installed (Debian, Ubuntu: apt-get install gnuplot-nox)", what);
         return GR_ENOTFOUND;
     }
     return GR_OK;
 }
 
+/* The fifth colour of gnuplot's own is a yellow that a projector does not show. Room is left at the sides, as a point
+ * on the frame is half a point. */
 static void write_script(FILE *f, const struct gr_plot_config *c, const char *to)
 {
-    fprintf(f, "set terminal %s\nset output '%s'\n",
-            ends_with(c->path, ".png") ? "png size 900,600" : "svg size 900,600 background 'white'", to);
-    fprintf(f, "set title '%s' noenhanced\nset xlabel '%s'\nset ylabel '%s'\nset grid\nset key below noenhanced\n",
+    const bool beside = c->n_series > BELOW_MAX;
+    fprintf(f, "set terminal %s size %d,%d background 'white'\nset output '%s'\n",
+            ends_with(c->path, ".png") ? "png" : "svg", beside ? 1250 : 900,
+            GR_MAX(600, beside ? 60 + LINE_PIXELS * c->n_series : 0), to);
+    fprintf(f, "set title '%s' noenhanced\nset xlabel '%s' noenhanced\nset ylabel '%s' noenhanced\nset grid\n",
             c->title, c->x_label, c->y_label);
-    fprintf(f, "set yrange [0:*]\n%s", c->log_x ? "set logscale x 2\n" : "");
+    fprintf(f, "set key %s height 1 noenhanced\nset linetype 5 linecolor rgb '#8c564b'\n",
+            beside ? "outside right" : "below");
+    fprintf(f, "set yrange [0:*]\nset offsets graph 0.03, graph 0.03, graph 0.03, 0\n%s",
+            c->log_x ? "set logscale x 2\n" : "");
     for (int i = 0; i < c->n_series; i++) {
-        fprintf(f, "%s'-' using 1:2 with linespoints linewidth 2 title '%s'", i == 0 ? "plot " : ", ", c->series[i]);
+        fprintf(f, "%s'-' using 1:2 with linespoints linewidth 2 pointsize 1.3 title '%s'", i == 0 ? "plot " : ", ",
+                c->series[i]);
     }
     fputc('\n', f);
 }

@@ -22,6 +22,8 @@ struct gr_plot_config {
     bool log_x;
 };
 
+/* Is gnuplot installed? */
+bool gr_plot_is_there(void);
 /* what: whose file it is, for messages ("--plot"). GR_EINVAL: not a .png or .svg, or a name that gnuplot could not be
  * told; GR_ENOTFOUND: gnuplot is not installed. Both logged: asked before a long run. */
 GR_NODISCARD enum gr_status gr_plot_check(const char *what, const char *path);

@@ -36,7 +36,7 @@ static enum gr_status path_of(const struct gr_sweep *s, const char *name, char p
 enum gr_status gr_sweep_draw_check(const struct gr_sweep *s)
 {
     char path[PATH_MAX];
-    if (s->o.plots == GR_BENCH_PLOTS_NONE) {
+    if (s->o.plots == GR_BENCH_PLOTS_NONE || !gr_bench_is_given(&s->o, GR_BENCH_OPTION_plots)) {
         return GR_OK;
     }
     GR_TRY(path_of(s, "speed", path));
@@ -59,7 +59,7 @@ static void name_of(const struct gr_point *p, char name[static 96])
     const size_t left = 96 - (size_t)n;
     char tp[24] = "", hosts[24] = "";
     if (f->tp > 1) {
-        snprintf(tp, sizeof(tp), " of %d", f->tp);
+        snprintf(tp, sizeof(tp), ", tp %d", f->tp);
     }
     if (f->n_host > 1) {
         snprintf(hosts, sizeof(hosts), ", %d hosts", f->n_host);
@@ -67,7 +67,7 @@ static void name_of(const struct gr_point *p, char name[static 96])
     if (f->whole) {
         snprintf(rest, left, "%s%s", tp, hosts);
     } else {
-        snprintf(rest, left, "%s + %d drafter%s%s", tp, f->n_draft, f->n_draft == 1 ? "" : "s", hosts);
+        snprintf(rest, left, " + %d drafter%s%s%s", f->n_draft, f->n_draft == 1 ? "" : "s", tp, hosts);
     }
 }
 
@@ -201,13 +201,16 @@ static enum gr_status draw_hosts(const struct gr_sweep *s, const struct gr_point
     find_costs(s, point, n, n_session, &costs);
     GR_TRY(path_of(s, "hosts", path));
     snprintf(title, sizeof(title), "cost by hosts, %d clients, cheapest fleet of each kind", n_session);
-    GR_TRY(gr_plot_begin(&(struct gr_plot_config){.path = path,
-                                                  .title = title,
-                                                  .x_label = "hosts",
-                                                  .y_label = "device seconds of 1000 tokens",
-                                                  .series = costs.name,
-                                                  .n_series = costs.n},
-                         &plot));
+    GR_TRY(
+        gr_plot_begin(&(struct gr_plot_config){.path = path,
+                                               .title = title,
+                                               .x_label = "hosts",
+                                               .y_label = s->site.n_device > 0 ? "cost of 1000 tokens [GPU seconds]"
+                                                                               : "cost of 1000 tokens [device seconds]",
+                                               .log_x = true,
+                                               .series = costs.name,
+                                               .n_series = costs.n},
+                      &plot));
     for (int mode = 0; mode < costs.n; mode++) {
         for (int i = 0; i < costs.n_at[mode]; i++) {
             fprintf(plot.to, "%g %g\n", costs.at[mode][i].x, costs.at[mode][i].y);
@@ -217,21 +220,55 @@ static enum gr_status draw_hosts(const struct gr_sweep *s, const struct gr_point
     return gr_plot_end(&plot);
 }
 
+/* Where pictures were asked for, gr_sweep_draw_check() has refused the sweep. */
+static bool can_draw(const struct gr_sweep *s)
+{
+    const bool there = s->o.plots != GR_BENCH_PLOTS_NONE && gr_plot_is_there();
+    if (s->o.plots != GR_BENCH_PLOTS_NONE && !there) {
+        log_warn("no pictures were drawn: the program gnuplot is not installed (Debian, Ubuntu: apt-get install "
+                 "gnuplot-nox); --report draws them later");
+    }
+    return there;
+}
+
+/* "TITLE, 8, 32, 64 clients": the points of each line. */
+static void title_of_speeds(const struct gr_sweep *s, const char *title, char out[static 256])
+{
+    const struct gr_option_list *n = &s->axes.sessions;
+    int at = snprintf(out, 256, "%s,", title);
+    for (int i = 0; i < n->n; i++) {
+        at += snprintf(out + at, 256 - (size_t)at, "%s %d", i > 0 ? "," : "", (int)n->value[i]);
+    }
+    snprintf(out + at, 256 - (size_t)at, " client%s", n->n == 1 && n->value[0] == 1 ? "" : "s");
+}
+
+static enum gr_status draw_speeds(const struct gr_sweep *s, const struct gr_point *point, int n)
+{
+    const bool on_gpu = s->site.n_device > 0;
+    char title[256];
+    title_of_speeds(
+        s, on_gpu ? "speed of a client and throughput of a GPU" : "speed of a client and throughput of a device",
+        title);
+    return draw(s, point, n,
+                &(struct gr_plot_config){.path = "speed",
+                                         .title = title,
+                                         .x_label = "speed of a client [tokens/s]",
+                                         .y_label = on_gpu ? "throughput of a GPU [tokens/s]"
+                                                           : "throughput of a device [tokens/s]"},
+                speed_at);
+}
+
 enum gr_status gr_sweep_draw(const struct gr_sweep *s, const struct gr_point *point, int n)
 {
-    struct gr_plot_config speed = {.path = "speed",
-                                   .title = "speed of a client against throughput of a device",
-                                   .x_label = "tokens/s of a client",
-                                   .y_label = "tokens/s of a device"};
     struct gr_plot_config transport = {.path = "transport",
                                        .title = "share of the transport in a round",
                                        .x_label = "clients",
-                                       .y_label = "percent of a round",
+                                       .y_label = "waits for trees, without the time of drafting [% of a round]",
                                        .log_x = true};
-    if (s->o.plots == GR_BENCH_PLOTS_NONE) {
+    if (!can_draw(s)) {
         return GR_OK;
     }
-    GR_TRY(draw(s, point, n, &speed, speed_at));
+    GR_TRY(draw_speeds(s, point, n));
     GR_TRY(draw(s, point, n, &transport, transport_at));
     return draw_hosts(s, point, n);
 }

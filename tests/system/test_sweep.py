@@ -6,6 +6,8 @@ usage: test_sweep.py BUILD_DIR SOURCE_ROOT      prints TAP
 import csv
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +24,9 @@ WANTED = {(fleet, mode, n) for n in (1, 2) for fleet, modes in
            ("whole h1 t3 tp1", ["plain", "trees"])) for mode in modes}
 
 
-def sweep(folder, *args, status=0, timeout=300):
-    done = subprocess.run([BENCH, "sweep", "--save", folder, *args], capture_output=True, text=True, cwd=ROOT, env=ENV,
-                          timeout=timeout * SLOW, check=False)
+def sweep(folder, *args, status=0, timeout=300, path=ENV["PATH"]):
+    done = subprocess.run([BENCH, "sweep", "--save", folder, *args], capture_output=True, text=True, cwd=ROOT,
+                          env=dict(ENV, PATH=path), timeout=timeout * SLOW, check=False)
     assert done.returncode == status, (args, done.returncode, done.stdout[-500:], done.stderr[-1500:])
     return done
 
@@ -176,6 +178,80 @@ def commands_are_told():
         assert " --device cuda:0,cuda:1 --tensor-parallel-size 2 " in target and "--kv-blocks 77" in target, target
         assert " --device cuda:2 " in draft and "--kv-blocks 77" in draft, draft
         assert not os.path.exists(os.path.join(d, "s"))
+
+
+def made_folder(folder):
+    """Results of one, two and four hosts with 1 and 8 clients, made up: 100 h n tokens/s over h hosts with n clients plainly,
+    1.5 times that co-located, 1.2 split, where rounds wait for 2 ms of 10 (n = 8: 4)."""
+    os.mkdir(folder)
+    with open(os.path.join(folder, "runs.jsonl"), "w", encoding="utf-8") as f:
+        f.write(json.dumps({"about": {"hosts": ["a", "b", "c", "d"], "with": {"devices": [-1]}}, "digest": "made up"}) + "\n")
+        for h, n in ((h, n) for h in (1, 2, 4) for n in (1, 8)):
+            for fleet, mode, x in ((f"split h{h} t3 d1 tp1", "trees", 1.2), (f"whole h{h} t4 tp1", "trees", 1.5),
+                                   (f"whole h{h} t4 tp1", "plain", 1.0)):
+                speed = 100.0 * h * n * x
+                row = {"sessions": n, "mode": mode, "tok/s": speed, "tok/s a client": speed / n, "round ms": 10.0,
+                       "transport ms": 2.0 if n == 1 else 4.0, "all decode %": 100.0}
+                f.write(json.dumps({"by": "made up", "fleet": fleet, "mode": mode, "sessions": n, "repeat": 0, "row": row}) + "\n")
+
+
+def plotted(script):
+    """{title of a line: its points} of a script for gnuplot, and the rest of it."""
+    head, _, data = script.partition("\nplot ")
+    titles = re.findall("title '([^']*)'", data.split("\n", 1)[0])
+    series = data.split("\n", 1)[1].split("e\n")
+    assert len(series) == len(titles) + 1 and series[-1] == "", script
+    return head, {t: [tuple(float(v) for v in x.split()) for x in points.splitlines()] for t, points in zip(titles, series)}
+
+
+def gnuplot_that_tells(folder):
+    """A gnuplot that keeps its scripts in said.1, said.2, ... and then draws, where there is one to draw."""
+    real = shutil.which("gnuplot")
+    draws = (f"exec {real} \"$script\"" if real else
+             "sed -n \"s/^set output '\\(.*\\)'/\\1/p\" \"$script\" | while read -r to; do echo picture > \"$to\"; done")
+    with open(os.path.join(folder, "gnuplot"), "w", encoding="utf-8") as f:
+        f.write(f"#!/bin/sh\n[ $# -eq 0 ] || exit 0\nscript={folder}/said.$(ls {folder} | grep -c said)\ncat > $script\n{draws}\n")
+    os.chmod(os.path.join(folder, "gnuplot"), 0o755)
+    return real is not None
+
+
+@case
+def pictures():
+    """What each picture shows, and that gnuplot draws it; without gnuplot a sweep says that there are none."""
+    with tempfile.TemporaryDirectory() as d:
+        folder = os.path.join(d, "s")
+        made_folder(folder)
+        command = ("--hosts", "1,2,4", "--n-target", "3", "--sessions", "8,1", "--repeat", "1", "--report")
+        is_real = gnuplot_that_tells(d)
+        for ending, magic in (("png", b"\x89PNG\r\n"), ("svg", b"<?xml")):
+            sweep(folder, *command, "--plots", ending, path=d + ":" + os.environ["PATH"])
+            for name in ("speed", "transport", "hosts"):
+                with open(os.path.join(folder, name + "." + ending), "rb") as f:
+                    picture = f.read()
+                assert picture.startswith(magic) and len(picture) > 4000 if is_real else picture == b"picture\n", (name, picture[:80])
+        scripts = []
+        for i in range(6):
+            with open(os.path.join(d, f"said.{i}"), encoding="utf-8") as f:
+                scripts.append(plotted(f.read()))
+        assert [s[1] for s in scripts[:3]] == [s[1] for s in scripts[3:]]
+        check_pictures(scripts[:3])
+        alone = os.path.join(d, "no programs")
+        os.mkdir(alone)
+        told = sweep(folder, *command, path=alone)
+        assert [x for x in told.stderr.splitlines() if "gnuplot" in x and "no pictures were drawn" in x], told.stderr
+        told = sweep(folder, *command, "--plots", "png", path=alone, status=1)
+        assert "--plots: the program gnuplot is not installed" in told.stderr, told.stderr
+
+
+def check_pictures(scripts):
+    (speed, speeds), (transport, shares), (hosts, costs) = scripts
+    assert "[tokens/s]" in speed and ", 1, 8 clients" in speed and len(speeds) == 9, (speed, speeds)
+    assert speeds["plain: 4 targets"] == [(100, 25), (100, 200)], speeds
+    assert speeds["split: 3 targets + 1 drafter, 4 hosts"] == [(480, 120), (480, 960)], speeds
+    assert "% of a round" in transport and set(shares) == {"split: 3 targets + 1 drafter" + h for h in ("", ", 2 hosts", ", 4 hosts")}
+    assert all(points == [(1, 20), (8, 40)] for points in shares.values()), shares
+    assert "[device seconds]" in hosts and set(costs) == {"split", "co-located", "plain"}, (hosts, costs)
+    assert costs["plain"] == [(1, 5), (2, 2.5), (4, 1.25)], costs  # 8 clients, four devices: 1000 / (800 h / 4)
 
 
 @case
