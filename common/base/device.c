@@ -77,6 +77,16 @@ bool gr_devices_has(const struct gr_devices *d, int device)
     return has;
 }
 
+static bool is_group(int n_rank)
+{
+    return n_rank == 2 || n_rank == 4 || n_rank == 8;
+}
+
+int gr_devices_ranks(const struct gr_devices *d)
+{
+    return gr_devices_on_gpu(d) && is_group(d->n) ? d->n : 1;
+}
+
 static enum gr_status wrong_number(const char *what, const struct gr_devices *d, int64_t n_rank)
 {
     char text[GR_DEVICES_TEXT], wanted[GR_DEVICES_TEXT];
@@ -86,6 +96,10 @@ static enum gr_status wrong_number(const char *what, const struct gr_devices *d,
     }
     gr_devices_text(d, text, sizeof(text));
     gr_devices_text(&w, wanted, sizeof(wanted));
+    if (n_rank == 1 && !is_group(d->n)) {
+        log_error("%s %s: %d GPUs; a target has one for each rank, and 1, 2, 4 or 8 ranks", what, text, d->n);
+        return GR_EINVAL;
+    }
     if (n_rank == 1) {
         log_error("%s %s: %d GPUs for a model in one process; a target can have one for each rank "
                   "(--tensor-parallel-size %d)",

@@ -34,6 +34,9 @@ bool gr_devices_has(const struct gr_devices *d, int device);
 /* Does each of n_rank ranks have a device? GR_EINVAL (logged): there are more or fewer, cpu is beside others, a GPU is
  * there twice, or one is cuda:local. */
 GR_NODISCARD enum gr_status gr_devices_check(const char *what, const struct gr_devices *d, int64_t n_rank);
+/* How many ranks a target has that gets all of these where nobody says how many: one for each GPU, where that is a
+ * number of ranks; else 1. */
+int gr_devices_ranks(const struct gr_devices *d);
 /* Can a drafter of rank 0's process be on that GPU? GR_EINVAL (logged): it is another rank's. what: whose value it is
  * ("--draft-device"). */
 GR_NODISCARD enum gr_status gr_devices_beside(const struct gr_devices *target, const char *what, int draft);

@@ -14,6 +14,7 @@ struct source {
     enum gr_option_id list_row, count_row, device_row;
     int64_t count, tp; /* tp: ranks of each, where an item does not say */
     bool splits;       /* it can have several ranks */
+    bool tp_is_said;
     struct gr_devices devices;
 };
 
@@ -60,6 +61,13 @@ static enum gr_status add(const char *name, const struct gr_devices *devices, in
     return GR_OK;
 }
 
+/* Ranks of an only worker that gets all of these devices; 0: not said. */
+static int64_t ranks_of(const struct source *s, const struct gr_devices *devices, int64_t count)
+{
+    const bool follows = s->splits && !s->tp_is_said && count == 1 && devices->n > 1;
+    return follows ? gr_devices_ranks(devices) : 0;
+}
+
 static enum gr_status read_list(const struct gr_options *o, const struct source *s, struct gr_crew_role *out)
 {
     const char *name = gr_option_rows[s->list_row].yaml;
@@ -74,7 +82,7 @@ static enum gr_status read_list(const struct gr_options *o, const struct source 
         for (int64_t k = 0; k < w->count; k++) {
             const struct gr_devices *all = w->devices.n > 0 ? &w->devices : &s->devices;
             const struct gr_devices own = gr_devices_deal(all, w->tp > 0 ? w->tp : s->tp, k, w->count);
-            GR_TRY(add(name, &own, w->tp, out));
+            GR_TRY(add(name, &own, w->tp > 0 ? w->tp : ranks_of(s, &own, w->count), out));
         }
     }
     return GR_OK;
@@ -94,9 +102,13 @@ static enum gr_status check_devices(const struct source *s)
                  s->tp);
     }
     gr_devices_text(&s->devices, text, sizeof(text));
-    log_error("--%s %s: %d devices for %" PRId64 " worker%s (--%s); name one for all, or one for each%s",
-              gr_option_rows[s->device_row].name, text, n, s->count, s->count == 1 ? "" : "s",
-              gr_option_rows[s->count_row].name, ranks);
+    if (s->count == 1) {
+        log_error("--%s %s: %d devices for one drafter, and a drafter is not split; name one",
+                  gr_option_rows[s->device_row].name, text, n);
+        return GR_EINVAL;
+    }
+    log_error("--%s %s: %d devices for %" PRId64 " workers (--%s); name one for all, or one for each%s",
+              gr_option_rows[s->device_row].name, text, n, s->count, gr_option_rows[s->count_row].name, ranks);
     return GR_EINVAL;
 }
 
@@ -115,7 +127,7 @@ static enum gr_status read_role(const struct gr_options *o, const struct source 
     const int64_t n_each = s->devices.n == s->count ? 1 : s->tp;
     for (int64_t i = 0; i < s->count; i++) {
         const struct gr_devices own = gr_devices_deal(&s->devices, n_each, i, s->count);
-        GR_TRY(add(count->name, &own, 0, out));
+        GR_TRY(add(count->name, &own, ranks_of(s, &own, s->count), out));
     }
     return GR_OK;
 }
@@ -147,6 +159,7 @@ enum gr_status gr_crew_read(const struct gr_options *o, bool several, struct gr_
                                   .count = o->n_target,
                                   .tp = o->tensor_parallel_size,
                                   .splits = true,
+                                  .tp_is_said = was_said(o, GR_OPTION_tensor_parallel_size),
                                   .devices = o->target_device};
     const struct source draft = {.list = &o->drafts,
                                  .list_row = GR_OPTION_drafts,

@@ -32,9 +32,10 @@ with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8")
     GOLDEN = json.load(f)["cases"]
 
 
-def group(n, way="auto"):
+def group(n, way=None):
+    """The list of GPUs says how many ranks there are; with a way -tp does, too."""
     devices = ",".join(f"cuda:{i}" for i in range(n))
-    return ("--target-device", devices) if n == 1 else ("-tp", str(n), "--target-device", devices, "--tp-transport", way)
+    return ("--target-device", devices, *(("-tp", str(n), "--tp-transport", way) if way is not None and n > 1 else ()))
 
 
 def sizes(most=8):

@@ -71,6 +71,9 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     }
     const bool is_target = worker == GR_CMD_TARGET;
     const bool started_alone = is_target && o->tp_group != NULL; /* it names its own GPU */
+    if (is_target && !started_alone && o->values.source[GR_OPTION_tensor_parallel_size] == GR_FROM_DEFAULT) {
+        o->tensor_parallel_size = gr_devices_ranks(&o->device);
+    }
     const int64_t n_rank = is_target && !started_alone ? o->tensor_parallel_size : 1;
     if (is_target && check_group(o) != GR_OK) {
         return 2;

@@ -53,6 +53,7 @@ static void test_checks(void **state)
         {"cuda:2", 1, NULL},
         {"cuda:1,cuda:0", 2, NULL},
         {"cuda:0,cuda:1", 1, "2 GPUs for a model in one process"},
+        {"cuda:0,cuda:1,cuda:2", 1, "3 GPUs; a target has one for each rank, and 1, 2, 4 or 8 ranks"},
         {"cuda:0", 4,
          "1 GPU for 4 ranks (--tensor-parallel-size 4); each rank has one, as in cuda:0,cuda:1,cuda:2,cuda:3"},
         {"cuda:0,cuda:1,cuda:2", 2, "3 GPUs for 2 ranks"},

@@ -104,6 +104,39 @@ static void test_groups(void **state)
     assert_int_equal(gr_crew_shared_gpu(&crew), 1);
 }
 
+static int ranks_of_only_target(const char *devices, const char *tp)
+{
+    begin();
+    set("target-device", devices);
+    if (tp != NULL) {
+        set("tensor-parallel-size", tp);
+    }
+    assert_int_equal(gr_crew_read(&o, false, &crew), GR_OK);
+    assert_int_equal(crew.target.n, 1);
+    return crew.target.tp[0];
+}
+
+/* Several GPUs for one target are a rank each, unless somebody says how many ranks it has. 0: the option's number. */
+static void test_groups_by_their_gpus(void **state)
+{
+    (void)state;
+    assert_int_equal(ranks_of_only_target("cuda:3,cuda:1", NULL), 2);
+    assert_int_equal(ranks_of_only_target("cuda:0,cuda:1,cuda:2,cuda:3", NULL), 4);
+    assert_int_equal(ranks_of_only_target("cuda:0,cuda:1,cuda:2", NULL), 1); /* which is refused by plan.c */
+    assert_int_equal(ranks_of_only_target("cuda:0", NULL), 0);
+    assert_int_equal(ranks_of_only_target("cpu", NULL), 0);
+    assert_int_equal(ranks_of_only_target("cuda:0,cuda:1", "1"), 0);
+    assert_int_equal(ranks_of_only_target("cuda:0,cuda:1", "4"), 0);
+    begin();
+    add(GR_OPTION_targets, "1", "cuda:0,cuda:1", NULL);
+    assert_int_equal(gr_crew_read(&o, false, &crew), GR_OK);
+    assert_int_equal(crew.target.tp[0], 2);
+    begin();
+    add(GR_OPTION_targets, "2", "cuda:0,cuda:1", NULL); /* one each */
+    assert_int_equal(gr_crew_read(&o, true, &crew), GR_OK);
+    assert_true(crew.target.tp[0] == 0 && crew.target.devices[0].n == 1);
+}
+
 /* An option's list: one for each worker, one for each rank of all, or one for all. */
 static void test_option_lists(void **state)
 {
@@ -147,7 +180,7 @@ static void test_option_lists(void **state)
     refused(true, "one for each, or one for each rank (4, with -tp 2)");
     begin();
     set("draft-device", "cuda:0,cuda:1");
-    refused(true, "--draft-device cuda:0,cuda:1: 2 devices for 1 worker (--n-draft)");
+    refused(true, "--draft-device cuda:0,cuda:1: 2 devices for one drafter, and a drafter is not split");
 }
 
 static void test_refused(void **state)
@@ -176,8 +209,8 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_lists),
-                                       cmocka_unit_test(test_groups), cmocka_unit_test(test_option_lists),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts),       cmocka_unit_test(test_lists),
+                                       cmocka_unit_test(test_groups),       cmocka_unit_test(test_groups_by_their_gpus),
+                                       cmocka_unit_test(test_option_lists), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
