@@ -27,6 +27,7 @@ struct totals {
     double first_ms[GR_BENCH_PROMPT_MAX + GR_CROWD_MAX]; /* of all sessions, in any order */
     int n_first;
     int n_undrafted; /* sessions that a drafter which was there did not work for */
+    int n_waited;    /* sessions that began when another one of their group had ended */
     char transport[GR_TRANSPORT_NAME_MAX];
 };
 
@@ -80,6 +81,7 @@ static enum gr_status run_group(struct bench *b, int i_group, int n, bool trees,
     t->all_tokens += w.all_tokens;
     t->all_seconds += w.all_seconds;
     t->least = fmin(t->least, w.least);
+    t->n_waited += w.n_waited;
     return GR_OK;
 }
 
@@ -109,7 +111,8 @@ static uint64_t digest(const struct gr_prompt_set *s)
 static const char *const columns[] = {"sessions",      "mode",      "rep",          "tok/s",        "tok/s a client",
                                       "least client",  "ttft ms",   "all decode %", "acceptance",   "tokens per round",
                                       "round ms",      "verify ms", "draft ms",     "transport ms", "host ms",
-                                      "bare rounds %", "undrafted", "transport",    "shares",       "texts"};
+                                      "bare rounds %", "undrafted", "waited",       "transport",    "shares",
+                                      "texts"};
 
 static double over(double a, double b)
 {
@@ -144,6 +147,7 @@ static void print_row(struct gr_table *t, const struct bench *b, int n, bool tre
     gr_table_number(t, over(s->host_ms, s->rounds), 4);
     gr_table_number(t, trees ? over(100.0 * s->bare_rounds, s->rounds) : NAN, 1);
     gr_table_number(t, trees ? (double)s->n_undrafted : NAN, 0);
+    gr_table_number(t, s->n_waited, 0);
     if (s->transport[0] != '\0') {
         gr_table_text(t, s->transport);
     } else {

@@ -277,6 +277,13 @@ static double own_speed(const struct gr_crowd_session *s)
     return seconds > 0.0 ? (s->n_token - 1.0) / seconds : 0.0;
 }
 
+/* end_ns: when the first of all sessions ended. */
+static bool has_waited(const struct gr_crowd_session *s, uint64_t end_ns)
+{
+    const uint64_t from_ns = s->when_ns[0], to_ns = s->when_ns[s->n_token - 1];
+    return from_ns > end_ns && 2 * (from_ns - s->metrics.open_ns) > to_ns - from_ns;
+}
+
 struct gr_crowd_window gr_crowd_window(const struct gr_crowd_session *s, int n)
 {
     uint64_t begin_ns = 0, end_ns = UINT64_MAX, first_ns = UINT64_MAX, last_ns = 0;
@@ -294,6 +301,7 @@ struct gr_crowd_window gr_crowd_window(const struct gr_crowd_session *s, int n)
         for (uint32_t k = 0; k < s[i].n_token; k++) {
             w.tokens += s[i].when_ns[k] > begin_ns && s[i].when_ns[k] <= end_ns;
         }
+        w.n_waited += has_waited(&s[i], end_ns);
     }
     w.seconds = seconds_between(begin_ns, end_ns);
     w.all_seconds = seconds_between(first_ns, last_ns);

@@ -71,6 +71,8 @@ struct gr_crowd_window {
     double all_seconds,
         all_tokens; /* from the first token of any session to the last of any; the first is not counted */
     double least;   /* tokens/s of the slowest session over its own time; 0: it has none */
+    int n_waited;   /* sessions whose first token came after another one's last, and after a wait of more than half of
+                     * their own time: they were not let in before */
 };
 /* Each has two tokens or more. */
 struct gr_crowd_window gr_crowd_window(const struct gr_crowd_session *s, int n);

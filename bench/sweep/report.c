@@ -96,20 +96,38 @@ static double over_rival(const struct report *r, const struct gr_point *p, enum 
     return rival != NULL && p->n_run > 0 ? p->speed / rival->speed : NAN;
 }
 
+struct note {
+    char text[GR_FLEET_WHY_MAX + 500];
+};
+
+static void add_note(struct note *n, const char *text)
+{
+    const size_t at = strlen(n->text);
+    snprintf(n->text + at, sizeof(n->text) - at, "%s%s", at > 0 ? "; " : "", text);
+}
+
 /* The note of a row: what a reader has to know of its figures. */
 static void print_note(struct gr_table *t, const struct gr_point *p)
 {
-    char together[96] = "", undrafted[64] = "", note[sizeof(p->why) + 200];
+    struct note n = {""};
+    char text[120];
+    if (p->why[0] != '\0') {
+        add_note(&n, p->why);
+    }
     if (p->n_run > 0 && p->together < TOGETHER_MIN) {
-        snprintf(together, sizeof(together), "%.0f %% of the tokens came while all decoded: speed is over all time",
+        snprintf(text, sizeof(text), "%.0f %% of the tokens came while all decoded: speed is over all time",
                  p->together);
+        add_note(&n, text);
+    }
+    if (p->waited > 0.0) {
+        snprintf(text, sizeof(text), "bound by admission: %.0f sessions began when others had ended", p->waited);
+        add_note(&n, text);
     }
     if (p->undrafted > 0.0) {
-        snprintf(undrafted, sizeof(undrafted), "%.0f sessions had no drafter", p->undrafted);
+        snprintf(text, sizeof(text), "%.0f sessions had no drafter", p->undrafted);
+        add_note(&n, text);
     }
-    snprintf(note, sizeof(note), "%s%s%s%s%s", p->why, p->why[0] != '\0' && together[0] != '\0' ? "; " : "", together,
-             undrafted[0] != '\0' && (p->why[0] != '\0' || together[0] != '\0') ? "; " : "", undrafted);
-    print_text(t, note);
+    print_text(t, n.text);
 }
 
 static void print_point(struct gr_table *t, const struct report *r, const struct gr_point *p)
@@ -144,14 +162,17 @@ static const char *const point_columns[] = {
 static void print_points(const struct report *r, FILE *out, enum gr_table_format format)
 {
     struct gr_table t;
-    char note[400];
-    snprintf(
-        note, sizeof(note),
-        "medians of up to %d repetitions, low and high over them; tok/s of all clients while all decode, a device: "
-        "over all devices, the drafters' too; x plain, x co-located: against the fastest such fleet of as many "
-        "devices on as many hosts with as many clients; transport %%: of a round, waits for trees beyond the "
-        "drafter's own time",
-        (int)r->s->o.sweep_repeat);
+    char note[400], runs[64] = "one repetition, so that no spread is known";
+    if (r->s->o.sweep_repeat > 1) {
+        snprintf(runs, sizeof(runs), "medians of up to %d repetitions, low and high over them",
+                 (int)r->s->o.sweep_repeat);
+    }
+    snprintf(note, sizeof(note),
+             "%s; tok/s of all clients while all decode, a device: "
+             "over all devices, the drafters' too; x plain, x co-located: against the fastest such fleet of as many "
+             "devices on as many hosts with as many clients; transport %%: of a round, waits for trees beyond the "
+             "drafter's own time",
+             runs);
     gr_table_begin(&t, format, out, "sweep", note, point_columns, (int)GR_ARRAY_LEN(point_columns));
     for (int i = 0; i < r->n; i++) {
         print_point(&t, r, &r->point[i]);

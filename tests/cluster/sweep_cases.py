@@ -2,10 +2,11 @@
 import csv
 import os
 import re
+import shutil
 import subprocess
 
 from cluster import LONG, MPIRUN, path, job, ranks, slurm
-from harness import BUILD, case
+from harness import BUILD, GRAFT, case
 
 
 SWEEP = (os.path.join(BUILD, "graft-bench"), "sweep", "--sessions", "2", "--max-tokens", "16", "--repeat", "1", "--plots", "none", "-o",
@@ -68,6 +69,23 @@ def mpirun_sweep_of_groups():
     rows_of(job(*fleet, "--save", path("gpus"), FAKE_GPUS="3", **fake))  # which are not there; the first to say so ends the job
     said = said_in(path("gpus"), "split-h1-t1-d1-tp2.0")
     assert "target: error: cuda:0:" in said or "draft: error: cuda:2:" in said, said
+
+
+@case
+def a_variable_of_one_rank():
+    """A sweep whose job gives rank 1 alone a variable: the point has no figure, and its note names rank and variable. [K4]"""
+    folder, bin_of = path("sweep-unequal"), path("unequal-bin")
+    os.mkdir(bin_of)
+    with open(os.path.join(bin_of, "rank"), "w", encoding="utf-8") as f:
+        f.write("#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 1 ] && export GRAFT_X=1\nexec \"$@\"\n")
+    with open(os.path.join(bin_of, "mpirun"), "w", encoding="utf-8") as f:
+        f.write(f"#!/bin/bash\nwords=()\nfor w; do\n[ \"$w\" = {GRAFT} ] && words+=({bin_of}/rank)\nwords+=(\"$w\")\ndone\n"
+                f"exec {shutil.which('mpirun')} \"${{words[@]}}\"\n")
+    for name in ("rank", "mpirun"):
+        os.chmod(os.path.join(bin_of, name), 0o755)
+    split = rows_of(job(*SWEEP[:2], "--save", folder, *BY_MPIRUN, *SWEEP[2:], PATH=bin_of + ":" + os.environ["PATH"]))[0]
+    assert split["runs"] == "0" and split["tok/s"] == "", split
+    assert "rank 1 on host" in split["note"] and "GRAFT_X is 1, and on rank 0" in split["note"], split
 
 
 @slurm

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 from harness import BUILD, HEAD, ROOT, SLOW, TARGET, alive, case, children, main, wait_for
 
@@ -278,18 +279,52 @@ def one_line_for_each_mistake():
 
 
 @case
+def a_cold_start_is_no_part():
+    """The only target stands still for two seconds after clients have asked: the first run of a row is warm-up and takes it.
+    Where a target has KV for one session at a time, the row says that the others waited."""
+    with tempfile.TemporaryDirectory() as d:
+        for name, stop, more in (("cold", True, ()), ("narrow", False, ("--kv-blocks", "7"))):
+            env, serve, address = serving(d, name, "--sessions", "4", "--max-model-len", "96", *more)
+            try:
+                target = next(p for p in descendants(serve.pid) if program_of(p) == "graft-target")
+                if stop:
+                    os.kill(target, signal.SIGSTOP)
+                clients = subprocess.Popen([BENCH, "clients", "--connect", address, "--targets", "1", "--sessions", "4", "--modes", "plain",
+                                            "--max-tokens", "64", "-o", "json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                           text=True, cwd=ROOT, env=env)
+                time.sleep(2 if stop else 0)  # the cold start itself
+                os.kill(target, signal.SIGCONT)
+                row = json.loads(clients.communicate(timeout=60 * SLOW)[0])["rows"][0]
+                assert clients.returncode == 0 and row["ttft ms"] < 1000 * SLOW and row["waited"] == (0 if stop else 3), row
+            finally:
+                serve.terminate()
+                serve.wait()
+
+
+def program_of(pid):
+    return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+
+
+def serving(folder, name, *more):
+    """graft serve with a target: (environment of its clients, its process, its address)"""
+    key, ready = os.path.join(folder, name + ".key"), os.path.join(folder, name + ".ready")
+    subprocess.run([os.path.join(BUILD, "graft"), "serve", "--make-key", key], check=True, stdout=subprocess.DEVNULL)
+    env = dict(ENV, GRAFT_KEY_FILE=key)
+    serve = subprocess.Popen([os.path.join(BUILD, "graft"), "serve", "--control", "127.0.0.1:0", "--ready-file", ready, "--spawn",
+                              "--model", TARGET, *more], env=env, stderr=subprocess.DEVNULL)
+    wait_for(lambda: os.path.exists(ready), 60)
+    with open(ready, encoding="utf-8") as f:
+        address = f.read().strip()
+    subprocess.run([os.path.join(BUILD, "graft"), "wait"], check=True, env=dict(env, GRAFT_CONNECT=address), timeout=60 * SLOW)
+    return env, serve, address
+
+
+@case
 def clients_of_a_server():
     """What a server refuses is told, and the other numbers of sessions are measured."""
     with tempfile.TemporaryDirectory() as d:
-        key, ready = os.path.join(d, "key"), os.path.join(d, "ready")
-        subprocess.run([os.path.join(BUILD, "graft"), "serve", "--make-key", key], check=True, stdout=subprocess.DEVNULL)
-        env = dict(ENV, GRAFT_KEY_FILE=key)
-        serve = subprocess.Popen([os.path.join(BUILD, "graft"), "serve", "--control", "127.0.0.1:0", "--ready-file", ready,
-                                  "--spawn", "--model", TARGET, "--sessions", "2"], env=env, stderr=subprocess.DEVNULL)
+        env, serve, address = serving(d, "few", "--sessions", "2")
         try:
-            wait_for(lambda: os.path.exists(ready), 60)
-            with open(ready, encoding="utf-8") as f:
-                address = f.read().strip()
             done = subprocess.run([BENCH, "clients", "--connect", address, "--sessions", "2,3,1", "--modes", "plain",
                                    "--max-tokens", "12", "-o", "json"], capture_output=True, text=True, cwd=ROOT, env=env,
                                   timeout=60 * SLOW, check=False)
