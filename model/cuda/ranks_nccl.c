@@ -5,10 +5,12 @@
 #include "kernels/cuda/group/add.h"
 #include "model/cuda/nccl_api.h"
 #include "model/group/agree.h"
+#include "model/group/library.h"
 
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -334,6 +336,19 @@ static enum gr_status take_memory(struct nccl_ranks *p, const struct gr_cuda_ran
     return GR_OK;
 }
 
+/* Before the ranks are connected, where a difference would be a message of another length, or a wait. */
+static enum gr_status compare_libraries(struct nccl_ranks *p)
+{
+    struct gr_group_library own;
+    char text[24];
+    int version = 0;
+    const enum gr_status st = check(p, p->api.version(&version), "its version");
+    GR_TRY(gr_group_all_ok(p->group, st));
+    snprintf(text, sizeof(text), "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    gr_group_library_fill("/sys/class/infiniband", text, &own);
+    return gr_group_library_same(p->group, &own);
+}
+
 static enum gr_status connect_all(struct nccl_ranks *p)
 {
     struct gr_nccl_id id;
@@ -402,6 +417,7 @@ static enum gr_status start_watcher(struct nccl_ranks *p)
 static enum gr_status build(struct nccl_ranks *p, const struct gr_cuda_ranks_config *c)
 {
     GR_TRY(gr_group_all_ok(c->group, gr_nccl_load(&p->api)));
+    GR_TRY(compare_libraries(p));
     GR_TRY(gr_group_all_ok(c->group, take_memory(p, c)));
     GR_TRY(connect_all(p));
     GR_TRY(gr_group_all_ok(c->group, try_all(p)));

@@ -15,10 +15,10 @@ import subprocess
 import sys
 import tempfile
 
-from far_group import serving
+from far_group import Group, serving
 from gpus import N_GPU, SOFT, WHY
 from harness import GRAFT, HEAD, TARGET, alive, case, generate, main, wait_for
-from served import free_port
+from served import Folder, Serve, free_port
 
 TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "2000"))
 TURN = ("--prompt", "def fibonacci(n):", "--ignore-eos", "--max-tokens")
@@ -100,6 +100,18 @@ def sums_over_the_network_of_nccl():
         wait_for(lambda: not any(alive(pid) for pid in old), 60)
         wait_for(lambda: g.said(0).count("have met") == 2, UP_S)
         assert s.generate("--max-tokens", n_token, timeout=UP_S)["token_ids"] == want
+
+
+@case
+def another_library_is_refused():
+    """Rank 1's host has another NCCL: its line names rank, host and both versions, and nothing waits. [B10]"""
+    if not SOFT:
+        return  # one host has one library
+    of = lambda rank: (of_two_hosts(rank)[0], {**of_two_hosts(rank)[1], "SOFT_NCCL_VERSION": ("22105", "21903")[rank]})  # noqa: E731
+    folder = Folder()
+    with Serve(spawn=False, folder=folder) as s, Group(folder, s.address, 2, "--geometry", "test-tp8", "--max-model-len", "4096", each=of) as g:
+        wait_for(lambda: "tensor-parallel rank 1 on host " in g.said(1), UP_S)
+        assert re.search(r"rank 1 on host \S+ has NCCL 2\.19\.3, and rank 0 on host \S+ NCCL 2\.21\.5", g.said(1)), g.said(1)[-2000:]
 
 
 if __name__ == "__main__":
