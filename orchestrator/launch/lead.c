@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/process/program.h"
 #include "orchestrator/launch/command.h"
+#include "orchestrator/launch/layout.h"
 #include "orchestrator/launch/link.h"
 #include "orchestrator/launch/serve_child.h"
 #include "transport/connect/gate.h"
@@ -20,7 +21,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TELL_NS (30 * GR_S)   /* between lines about who is missing */
 #define STRANGERS 64          /* links whose hello has not come yet */
 #define HELLO_NS (10 * GR_S)  /* so long they may take */
 #define LEAVE_NS (5 * GR_S)   /* the other ranks, once they know that the job is over */
@@ -419,20 +419,21 @@ static void go_on(struct lead *d)
 
 static void look_at_clock(struct lead *d, uint64_t now_ns)
 {
-    char who[512];
-    const uint64_t waited_ns = now_ns - d->begin_ns;
-    const bool too_late = waited_ns >= (uint64_t)d->j->o.start_within;
-    if (d->up || d->ending || (!too_late && now_ns < d->table.told_ns + TELL_NS)) {
+    char who[GR_LAUNCH_WAIT_BYTES];
+    if (d->up || d->ending) {
         return;
     }
-    d->table.told_ns = now_ns;
+    const enum gr_launch_wait wait = gr_launch_table_wait(&d->table, d->gone ? GR_LAUNCH_UP : GR_LAUNCH_HERE, now_ns,
+                                                          (uint64_t)d->j->o.start_within, who);
+    if (wait == GR_LAUNCH_QUIET) {
+        return;
+    }
     say_channel(d);
-    gr_launch_table_who(&d->table, d->gone ? GR_LAUNCH_UP : GR_LAUNCH_HERE, who);
-    if (!too_late) {
-        log_warn("%s for %d s", who, (int)(waited_ns / GR_S));
+    if (wait == GR_LAUNCH_TELL) {
+        log_warn("%s", who);
         return;
     }
-    log_error("%s for %d s (--start-within); ending", who, (int)(waited_ns / GR_S));
+    log_error("%s (--start-within); ending", who);
     for (int i = 1; i < d->j->roles.n; i++) {
         if (gr_link_is_open(&d->link[i]) && !d->gone) {
             send_no(&d->link[i], who, false);
@@ -573,6 +574,22 @@ static enum gr_status listen_for_ranks(struct lead *d)
     return w->dir[0] != '\0' ? gr_job_dir_write(w->dir, d->j->who.job, &d->note) : GR_OK;
 }
 
+/* Slurm's variables are of this step only where they are the ones that tell our rank. */
+static void expect_hosts(struct lead *d)
+{
+    struct gr_layout layout;
+    char node[80];
+    if (d->j->who.source != GR_RANKS_SLURM) {
+        return;
+    }
+    gr_layout_read(d->j->env, &layout);
+    for (int i = 1; i < d->j->roles.n; i++) {
+        if (gr_layout_node(&layout, i, node, sizeof(node))) {
+            gr_launch_table_expect(&d->table, i, node);
+        }
+    }
+}
+
 static enum gr_status allocate(struct lead *d)
 {
     const size_t n = (size_t)d->j->roles.n;
@@ -588,7 +605,9 @@ static enum gr_status allocate(struct lead *d)
     for (int i = 0; i < STRANGERS; i++) {
         d->stranger[i].link.fd = -1;
     }
-    return gr_launch_table_create(&d->j->roles, d->j->who.job, d->begin_ns, &d->table);
+    GR_TRY(gr_launch_table_create(&d->j->roles, d->j->who.job, d->begin_ns, &d->table));
+    expect_hosts(d);
+    return GR_OK;
 }
 
 static enum gr_status greet_self(struct lead *d)

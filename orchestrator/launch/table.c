@@ -200,6 +200,25 @@ int gr_launch_table_missing(const struct gr_launch_table *t, enum gr_launch_stat
     return n;
 }
 
+void gr_launch_table_expect(struct gr_launch_table *t, int rank, const char *host)
+{
+    snprintf(t->rank[rank].host, sizeof(t->rank[rank].host), "%s", host);
+}
+
+/* A plan says where a rank belongs, not where it is. */
+static size_t say_absent(const struct gr_launch_table *t, int rank, const char *before, char *text, size_t bytes)
+{
+    const struct gr_launch_rank *r = &t->roles->rank[rank];
+    const bool is_placed = t->rank[rank].host[0] != '\0', is_planned = !is_placed && r->host != NULL;
+    const char *host = is_placed ? t->rank[rank].host : is_planned ? r->host : "";
+    return (size_t)snprintf(text, bytes, "%srank %d (%s)%s%.48s%s has not said hello", before, rank,
+                            gr_launch_role_name(r->role),
+                            is_placed    ? " on host "
+                            : is_planned ? ", by the plan on host "
+                                         : "",
+                            host, is_planned ? "," : "");
+}
+
 void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state wanted, char text[512])
 {
     const int missing = gr_launch_table_missing(t, wanted);
@@ -213,16 +232,30 @@ void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state w
             continue;
         }
         if (e->state == GR_LAUNCH_ABSENT) {
-            at += (size_t)snprintf(text + at, 512 - at, "%srank %d (%s) has not said hello", n++ > 0 ? ", " : "", i,
-                                   role);
+            at += say_absent(t, i, n++ > 0 ? ", " : "", text + at, 512 - at);
         } else {
-            at += (size_t)snprintf(text + at, 512 - at, "%sthe %s of rank %d on host %.60s has not joined",
+            at += (size_t)snprintf(text + at, 512 - at, "%sthe %s of rank %d on host %.48s has not joined",
                                    n++ > 0 ? ", " : "", role, i, e->host);
         }
     }
     if (missing > n) {
         snprintf(text + at, 512 - at, ", and %d more", missing - n);
     }
+}
+
+enum gr_launch_wait gr_launch_table_wait(struct gr_launch_table *t, enum gr_launch_state wanted, uint64_t now_ns,
+                                         uint64_t within_ns, char text[GR_LAUNCH_WAIT_BYTES])
+{
+    const uint64_t waited_ns = now_ns - t->begin_ns;
+    const bool too_late = waited_ns >= within_ns;
+    char who[512];
+    if (!too_late && now_ns < t->told_ns + GR_LAUNCH_TELL_NS) {
+        return GR_LAUNCH_QUIET;
+    }
+    t->told_ns = now_ns;
+    gr_launch_table_who(t, wanted, who);
+    snprintf(text, GR_LAUNCH_WAIT_BYTES, "%s for %d s", who, (int)(waited_ns / GR_S));
+    return too_late ? GR_LAUNCH_TOO_LATE : GR_LAUNCH_TELL;
 }
 
 /* ---- GPUs ---- */

@@ -3,11 +3,13 @@
 #ifndef GR_ORCHESTRATOR_LAUNCH_TABLE_H
 #define GR_ORCHESTRATOR_LAUNCH_TABLE_H
 
+#include "common/base/clock.h"
 #include "orchestrator/launch/roles.h"
 
 #include <jansson.h>
 
-#define GR_LAUNCH_GPU_MAX 32 /* GPUs that a rank may see */
+#define GR_LAUNCH_GPU_MAX 32          /* GPUs that a rank may see */
+#define GR_LAUNCH_TELL_NS (30 * GR_S) /* between lines about who is missing */
 
 enum gr_launch_state {
     GR_LAUNCH_ABSENT, /* no hello yet */
@@ -15,9 +17,12 @@ enum gr_launch_state {
     GR_LAUNCH_UP,     /* its worker has joined */
 };
 
+enum gr_launch_wait { GR_LAUNCH_QUIET, GR_LAUNCH_TELL, GR_LAUNCH_TOO_LATE };
+#define GR_LAUNCH_WAIT_BYTES 544
+
 struct gr_launch_entry {
     enum gr_launch_state state;
-    char host[80];
+    char host[80];                   /* before its hello: where the launcher has put it, or empty */
     char node[80];                   /* equal on ranks that share a machine */
     uint64_t incarnation;            /* random by process */
     json_t *facts;                   /* owned: name -> text */
@@ -46,8 +51,15 @@ GR_NODISCARD enum gr_status gr_launch_table_hello(struct gr_launch_table *t, con
                                                   char why[512]);
 /* How many ranks have not come so far. */
 int gr_launch_table_missing(const struct gr_launch_table *t, enum gr_launch_state wanted);
-/* "rank 3 (target) has not said hello" and what else is known, of the first few that have not come so far. */
+/* Where the launcher has put a rank that has said nothing yet. */
+void gr_launch_table_expect(struct gr_launch_table *t, int rank, const char *host);
+/* "rank 3 (target) on host n2 has not said hello" and what else is known, of the first few that have not come so far.
+ */
 void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state wanted, char text[512]);
+/* What is to be done about those who have not come so far: nothing yet; to say so, every GR_LAUNCH_TELL_NS; or to end,
+ * as within_ns are over. text: who they are and for how long they are waited for, unless there is nothing to do. */
+enum gr_launch_wait gr_launch_table_wait(struct gr_launch_table *t, enum gr_launch_state wanted, uint64_t now_ns,
+                                         uint64_t within_ns, char text[GR_LAUNCH_WAIT_BYTES]);
 /* GPUs for each rank that asked for cuda:local: those that it sees, where they are as many as it wants, else by its
  * place among the ranks of its host that want some. share: in turn where there are too few. GR_EINVAL (logged): too
  * few, or two ranks got one GPU. */

@@ -100,7 +100,7 @@ static enum gr_status check_below(const struct gr_who *w, const char *small_name
     return GR_EINVAL;
 }
 
-static bool is_het(char *const *env)
+bool gr_who_is_het(char *const *env)
 {
     const char *size = gr_env_get(env, "SLURM_HET_SIZE");
     return size != NULL && strcmp(size, "1") != 0;
@@ -117,7 +117,7 @@ static enum gr_status read_slurm(char *const *env, struct gr_who *w)
     if (nodes == NULL || gr_node_list_at(nodes, 0, w->first, sizeof(w->first)) != GR_OK) {
         w->first[0] = '\0';
     }
-    if (is_het(env)) {
+    if (gr_who_is_het(env)) {
         w->size = 0;
         return GR_OK;
     }

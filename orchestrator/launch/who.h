@@ -41,6 +41,8 @@ struct gr_who {
 /* env: NULL-terminated "NAME=value", as environ. host: of this machine. GR_EINVAL: one line names the variables that
  * contradict each other, or that are missing of the source which was asked for. */
 GR_NODISCARD enum gr_status gr_who_am_i(enum gr_ranks wanted, char *const *env, const char *host, struct gr_who *out);
+/* Is it a step of a heterogeneous Slurm job? Each of its components has variables of its own. */
+bool gr_who_is_het(char *const *env);
 const char *gr_ranks_name(enum gr_ranks source);
 /* The value of a variable, or NULL. */
 const char *gr_env_get(char *const *env, const char *name);

@@ -53,7 +53,7 @@ def srun_missing_rank():
     done = job(*SRUN, "-N3", "-n3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--job-dir", path("missing"),
                "--start-within", "3")
     assert done.returncode != 0 and time.monotonic() - begin < 20 * SLOW
-    has(done, "rank 1 (draft) has not said hello for 3 s")
+    has(done, "rank 1 (draft) on host n", " has not said hello for 3 s")
 
 
 @slurm

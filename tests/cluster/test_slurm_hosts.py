@@ -59,7 +59,7 @@ def a_missing_rank():
     wrapper = "[ $SLURM_PROCID = 1 ] && exit 0; exec \"$@\""
     done = job(*srun("bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--start-within", "3"), GRAFT_KEY=KEY)
     assert done.returncode != 0 and time.monotonic() - begin < 20 * SLOW, (done.returncode, done.stderr)
-    has(done, "rank 1 (draft) has not said hello for 3 s")
+    has(done, "rank 1 (draft) on host n2 has not said hello for 3 s")
 
 
 @case

@@ -293,6 +293,66 @@ static void test_hellos(void **state)
     gr_launch_table_destroy(&table);
 }
 
+/* A host is said where it is known, by the launcher or by the plan, and a line comes every 30 s. */
+static void test_waiting(void **state)
+{
+    (void)state;
+    const uint64_t begin_ns = 7 * GR_S, within_ns = 100 * GR_S;
+    char why[512], text[GR_LAUNCH_WAIT_BYTES];
+    assert_int_equal(read_roles("serve:1,draft:1,target:2"), GR_OK);
+    assert_int_equal(gr_launch_table_create(&roles, "slurm-7.0-r0", begin_ns, &table), GR_OK);
+    gr_launch_table_expect(&table, 2, "n2");
+    roles.rank[2].host = roles.rank[3].host = "gpu03";
+    assert_int_equal(greet(0, "slurm-7.0-r0", 1, json_object(), why), GR_OK);
+    static const struct {
+        double after_s;
+        enum gr_launch_wait wait;
+        const char *text;
+    } steps[] = {
+        {0, GR_LAUNCH_QUIET, ""},
+        {29.9, GR_LAUNCH_QUIET, ""},
+        {30, GR_LAUNCH_TELL,
+         "rank 1 (draft) has not said hello, rank 2 (target) on host n2 has not said hello, rank 3 (target), by the "
+         "plan on host gpu03, has not said hello for 30 s"},
+        {31, GR_LAUNCH_QUIET, ""},
+        {60.5, GR_LAUNCH_TELL, "rank 2 (target) on host n2 has not said hello for 60 s"},
+        {99.9, GR_LAUNCH_TELL, "rank 2 (target) on host n2 has not said hello for 99 s"},
+        {100, GR_LAUNCH_TOO_LATE, "rank 2 (target) on host n2 has not said hello for 100 s"},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(steps); i++) {
+        text[0] = '\0';
+        const uint64_t now_ns = begin_ns + (uint64_t)(steps[i].after_s * 1e9);
+        assert_int_equal(gr_launch_table_wait(&table, GR_LAUNCH_HERE, now_ns, within_ns, text), steps[i].wait);
+        assert_string_equal(text, steps[i].text);
+        if (steps[i].after_s == 31) {
+            assert_int_equal(greet(1, "slurm-7.0-r0", 2, json_object(), why), GR_OK);
+            assert_int_equal(greet(3, "slurm-7.0-r0", 4, json_object(), why), GR_OK);
+        }
+    }
+    /* The host of its hello is the one that counts from then on. */
+    assert_int_equal(greet(2, "slurm-7.0-r0", 3, json_object(), why), GR_OK);
+    assert_string_equal(table.rank[2].host, "n1");
+    gr_launch_table_destroy(&table);
+}
+
+/* The line stays whole with the longest of names. */
+static void test_longest_wait(void **state)
+{
+    (void)state;
+    char text[GR_LAUNCH_WAIT_BYTES], host[80];
+    memset(host, 'h', sizeof(host) - 1);
+    host[sizeof(host) - 1] = '\0';
+    begin("serve:1,draft:1,target:1022");
+    for (int r = 0; r < roles.n; r++) {
+        table.rank[r].state = r < 1018 ? GR_LAUNCH_UP : GR_LAUNCH_ABSENT;
+        roles.rank[r].host = host;
+    }
+    assert_int_equal(gr_launch_table_wait(&table, GR_LAUNCH_HERE, 2000000 * GR_S, 1, text), GR_LAUNCH_TOO_LATE);
+    assert_non_null(strstr(text, "rank 1021 (target), by the plan on host hhh"));
+    assert_non_null(strstr(text, ", and 2 more for 2000000 s"));
+    gr_launch_table_destroy(&table);
+}
+
 /* [B9] One rank was told something else. */
 static void test_differences(void **state)
 {
@@ -557,6 +617,7 @@ int main(void)
                                        cmocka_unit_test(test_groups),       cmocka_unit_test(test_where_groups_meet),
                                        cmocka_unit_test(test_started_job),  cmocka_unit_test(test_second_signals),
                                        cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
+                                       cmocka_unit_test(test_waiting),      cmocka_unit_test(test_longest_wait),
                                        cmocka_unit_test(test_differences),  cmocka_unit_test(test_facts),
                                        cmocka_unit_test(test_no_hello),     cmocka_unit_test(test_gpus),
                                        cmocka_unit_test(test_folder),       cmocka_unit_test(test_ports),
