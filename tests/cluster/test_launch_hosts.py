@@ -19,13 +19,13 @@ PROMPT = "def fibonacci(n):"
 TURN = (GRAFT, "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", "--num-speculative-tokens", "4",
         "--max-tokens", "64")
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
-WANT = []
+WANT = {}
 
 
-def plain():
-    if not WANT:
-        WANT.extend(generate("--method", "none", "--ignore-eos", "--max-tokens", "64")["token_ids"])
-    return WANT
+def plain(tokens=64):
+    if tokens not in WANT:
+        WANT[tokens] = generate("--method", "none", "--ignore-eos", "--max-tokens", str(tokens))["token_ids"]
+    return WANT[tokens]
 
 
 def case_if(lacking):
@@ -207,6 +207,22 @@ def a_job_over_a_slow_and_lossy_network():
         assert net.n_lost > 0 and net.n_sent > 200, (net.n_lost, net.n_sent)
         print(f"# {net.n_lost} of {net.n_sent} packets were lost; "
               f"{answer(out)['metrics']['decode_tokens_per_second']:.1f} tokens/s")
+
+
+@case_if(LACKS_SLOW)
+def a_path_that_swallows_large_packets():
+    """Between drafter and target packets of more than 576 bytes vanish and no ICMP says so. A drafter whose frames are small
+    is not hindered; a head gets no features: the turn goes on without trees, with the right text and a line."""
+    with slow_net.slow_hosts("hole", "head", "n1", "n2", delay_s=0, loss=0) as (net, made):
+        net.make_hole(made[1], made[2], 576)
+        args = ("--roles", "serve:1,draft:1,target:1", "--model", TARGET)
+        check(*Launch(made, *args, "--draft", DRAFT).end(), 3)
+        small = net.n_hole
+        out, err = Launch(made, *args, "--draft", HEAD, "--round-deadline-ms", "100", command=(*TURN[:-1], "1500")).end()
+        got = answer(out)
+        assert net.n_hole > small, (small, net.n_hole)
+        assert got["token_ids"] == plain(1500) and got["metrics"]["num_draft_tokens"] == 0, got["metrics"]
+        assert "no tree for as long as three round deadlines; going on root-only" in err, err
 
 
 def run():

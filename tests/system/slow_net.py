@@ -7,6 +7,7 @@ import heapq
 import os
 import random
 import select
+import socket
 import struct
 import threading
 import time
@@ -58,14 +59,27 @@ class SlowNet(Net):
         super().__init__(tag)
         self.delay_s, self.loss, self.rng = delay_s, loss, random.Random(7)
         self.n_sent = self.n_lost = 0
+        self.narrow, self.n_hole = {}, 0  # (from, to) -> bytes of a packet: larger ones vanish, and nobody is told
         self.way, self.ended = {}, False  # address -> descriptor
         self.thread = threading.Thread(target=self.run)
 
     def host(self, name):
         h = SlowHost(self, len(self.hosts) + 1, name)
         self.hosts.append(h)
-        self.way[bytes(int(x) for x in h.four.split("."))] = h.fd
+        self.way[socket.inet_aton(h.four)] = h.fd
         return h
+
+    def make_hole(self, a, b, n_bytes):
+        """Of the packets between these two hosts those of more bytes get lost, as behind a router that must not say so."""
+        for ends in ((a, b), (b, a)):
+            self.narrow[tuple(socket.inet_aton(h.four) for h in ends)] = n_bytes
+
+    def falls_in(self, packet):
+        most = self.narrow.get((packet[12:16], packet[16:20]))
+        if most is None or len(packet) <= most:
+            return False
+        self.n_hole += 1
+        return True
 
     def take(self, fd, waiting):
         try:
@@ -73,7 +87,7 @@ class SlowNet(Net):
         except BlockingIOError:
             return
         to = self.way.get(packet[16:20]) if packet[0] >> 4 == 4 else None
-        if to is None:
+        if to is None or self.falls_in(packet):
             return
         self.n_sent += 1
         if self.rng.random() < self.loss:
