@@ -25,6 +25,28 @@ KEEP = "mount --rbind /sys/fs/cgroup {kept} && exec \"$@\""
 TAKE = "mount --rbind {kept} /sys/fs/cgroup && exec \"$@\""
 
 
+CGROUP = "/sys/fs/cgroup/memory"
+
+
+def no_memory_limits():
+    """None, or why Slurm cannot limit memory here. Its plugin for cgroup v2 needs systemd."""
+    name = f"{CGROUP}/graft-try-{os.getpid()}"
+    try:
+        os.mkdir(name)
+    except OSError as e:
+        return f"no memory controller of cgroup v1 ({e.strerror})"
+    os.rmdir(name)
+    return None
+
+
+def remove_groups(made):
+    """What slurmd leaves of its nodes' control groups."""
+    for h in made[1:]:
+        for folder, _, _ in os.walk(f"{CGROUP}/slurm_{h.name}", topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
+
 def names_of(made):
     return [f"{h.four} {h.name}" for h in made]
 
@@ -40,9 +62,9 @@ def on_node(host):
     return host.command("sh", "-c", TAKE.format(kept=path("cgroup")), "sh", names=STATE["names"])
 
 
-def write_on(made):
+def write_on(made, folder):
     """The program that runs a command on the node that is named, for slurm-local."""
-    name = path("on")
+    name = folder + ".on"
     with open(name, "w", encoding="utf-8") as f:
         f.write("#!/bin/sh\nnode=$1; shift\ncase $node in\n")
         f.writelines(f'{h.name}) exec {shlex.join(on_node(h))} "$@" ;;\n' for h in made)
@@ -57,11 +79,11 @@ def down(head, folder):
 
 
 @contextlib.contextmanager
-def slurm(made):
+def slurm(made, name, with_limits=False):
     """The first of the hosts has the controller, and is where srun is called; the others are nodes n1, n2, ..."""
-    head, folder = made[0], path("slurm")
+    head, folder = made[0], path(name)
     STATE["names"] = names_of(made)
-    env = dict(ENV, SLURM_LOCAL_ON=write_on(made))
+    env = dict(ENV, SLURM_LOCAL_ON=write_on(made, folder), SLURM_LOCAL_MEMORY="1" if with_limits else "")
     try:
         line = head.command(SLURM, "up", str(len(made) - 1), folder, names=STATE["names"])
         up = subprocess.run(keeping_cgroups(line), capture_output=True, text=True, timeout=120, env=env)
@@ -70,6 +92,8 @@ def slurm(made):
         yield
     finally:
         down(head, folder)
+        if with_limits:
+            remove_groups(made)
 
 
 def add_second_network(made):
