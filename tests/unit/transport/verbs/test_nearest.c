@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ struct place {
     }
 
 static int next_id;
+static unsigned allowed = 1; /* the processors that this process may use, a bit each */
 
 static void put_device(FILE *f, const struct place *p)
 {
@@ -117,7 +119,7 @@ static void draw(const struct place *all, struct gr_near_map *map)
     fprintf(f, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology "
                "version=\"2.0\">\n<object type=\"Machine\" os_index=\"0\" gp_index=\"1\"");
     put_sets(f, 3);
-    fprintf(f, " allowed_cpuset=\"0x00000001\" allowed_nodeset=\"0x00000001\">\n"); /* the second one is not ours */
+    fprintf(f, " allowed_cpuset=\"0x%08x\" allowed_nodeset=\"0x%08x\">\n", allowed, allowed);
     put_processor(f, all, 0);
     put_processor(f, all, 1);
     fprintf(f, "</object>\n</topology>\n");
@@ -130,6 +132,16 @@ static void draw(const struct place *all, struct gr_near_map *map)
         skip();
     }
     assert_int_equal(st, GR_OK);
+}
+
+static enum gr_status draw_own(struct gr_near_map *map, const char **why)
+{
+    if (GR_SANITIZED) { /* libpciaccess, which hwloc loads for what lies on PCI, never gives its memory back */
+        setenv("HWLOC_COMPONENTS", "-pci", 1);
+    }
+    const enum gr_status st = gr_near_map_draw(map, why);
+    unsetenv("HWLOC_COMPONENTS");
+    return st;
 }
 
 static struct gr_near_choice choose_of(const struct gr_near_map *map, unsigned bus, const char *const *name, int n)
@@ -204,6 +216,44 @@ static void test_roots_and_processors(void **state)
            GR_NEAR_NODE); /* at the processor that this process may not use; the other's turn */
 }
 
+/* Whichever CPUs a process may use, all of it is found and chosen alike: a cgroup without a processor takes none of its
+ * cards away. [D8] */
+static void test_few_cpus(void **state)
+{
+    for (allowed = 1; allowed <= 3; allowed++) {
+        test_eight_and_eight(state);
+        test_roots_and_processors(state);
+    }
+    allowed = 1;
+}
+
+/* As taskset has it: the map of this machine, if it has one, is that of all CPUs. */
+static void test_taskset(void **state)
+{
+    (void)state;
+    static struct gr_near_map all, few;
+    const char *why = NULL;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+    CPU_ZERO(&one);
+    for (int i = CPU_SETSIZE - 1; i >= 0 && CPU_COUNT(&one) == 0; i--) {
+        if (CPU_ISSET(i, &before)) {
+            CPU_SET(i, &one);
+        }
+    }
+    const enum gr_status st = draw_own(&all, &why);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    const enum gr_status again = draw_own(&few, &why);
+    assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
+    assert_int_equal(st, again);
+    assert_int_equal(all.n_gpu, few.n_gpu);
+    assert_int_equal(all.n_card, few.n_card);
+    for (int i = 0; i < all.n_card; i++) {
+        assert_string_equal(all.card[i].name, few.card[i].name);
+        assert_int_equal(all.card[i].n_step, few.card[i].n_step);
+    }
+}
+
 /* One card for all, none, and a GPU that the map has not: nothing is known then. */
 static void test_little_is_known(void **state)
 {
@@ -228,11 +278,7 @@ static void test_this_machine(void **state)
     (void)state;
     static struct gr_near_map map;
     const char *why = NULL;
-    if (GR_SANITIZED) { /* libpciaccess, which hwloc loads for what lies on PCI, never gives its memory back */
-        setenv("HWLOC_COMPONENTS", "-pci", 1);
-    }
-    const enum gr_status st = gr_near_map_draw(&map, &why);
-    unsetenv("HWLOC_COMPONENTS");
+    const enum gr_status st = draw_own(&map, &why);
     if (st != GR_OK) {
         assert_non_null(strstr(why, "hwloc"));
         skip();
@@ -260,7 +306,8 @@ int main(void)
     gr_log_init("test_nearest");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_eight_and_eight), cmocka_unit_test(test_roots_and_processors),
-        cmocka_unit_test(test_little_is_known), cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_little_is_known), cmocka_unit_test(test_few_cpus),
+        cmocka_unit_test(test_taskset),         cmocka_unit_test(test_this_machine),
         cmocka_unit_test(test_addresses),
     };
     return cmocka_run_group_tests_name("nearest", tests, NULL, NULL);
