@@ -17,7 +17,8 @@ static bool take_memory(struct gr_orch *o)
     o->excess = calloc(n_worker, sizeof(*o->excess));
     o->chunk = calloc((size_t)o->n_session_cap / ORCH_CHUNK, sizeof(struct session *));
     return o->worker != NULL && o->place != NULL && o->excess != NULL && o->chunk != NULL && orch_queue_create(o) &&
-           gr_session_index_create(&o->index, (uint32_t)o->n_session_cap);
+           gr_session_index_create(&o->index, (uint32_t)o->n_session_cap) &&
+           orch_books_create(&o->books, o->n_session_cap);
 }
 
 enum gr_status gr_orch_create_sized(const struct gr_orch_io *io, int n_worker_max, int n_session_max,
@@ -69,6 +70,7 @@ void gr_orch_destroy(struct gr_orch *o)
         free(o->chunk[i]);
     }
     gr_session_index_destroy(&o->index);
+    orch_books_destroy(&o->books);
     free((void *)o->chunk);
     orch_queue_destroy(o);
     free(o->worker);
@@ -145,9 +147,5 @@ int gr_orch_n_session(const struct gr_orch *o)
 
 int gr_orch_n_turn(const struct gr_orch *o)
 {
-    int n = 0;
-    for (int i = 0; i < o->n_place; i++) {
-        n += orch_at(o, i)->turn.is_open;
-    }
-    return n;
+    return (int)o->books.open.n;
 }

@@ -50,17 +50,10 @@ static bool add_places(struct gr_orch *o)
         return false;
     }
     o->chunk[o->n_place / ORCH_CHUNK] = chunk;
-    o->n_place += ORCH_CHUNK;
-    return true;
-}
-
-static int free_place(const struct gr_orch *o)
-{
-    int place = 0;
-    while (place < o->n_place && orch_at(o, place)->state != GR_SESSION_FREE) {
-        place++;
+    for (int i = 0; i < ORCH_CHUNK; i++) {
+        orch_books_add_place(&o->books, o->n_place++);
     }
-    return place;
+    return true;
 }
 
 /* GR_AGAIN: all are in a turn. */
@@ -74,10 +67,10 @@ static enum gr_status take_place(struct gr_orch *o, int *place_out)
         }
         orch_drop_idle(o, oldest, "least recently used, and room was needed for another session");
     }
-    *place_out = free_place(o);
-    if (*place_out == o->n_place && !add_places(o)) {
+    if (o->books.vacant.n == 0 && !add_places(o)) {
         return refuse(o, GR_ENOMEM, "out of memory for another session; there are %d", o->n_session);
     }
+    *place_out = orch_books_vacant(&o->books);
     return GR_OK;
 }
 
@@ -188,11 +181,13 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     struct session *s = orch_at(o, place);
     *s = (struct session){
         .id = new_id(o), .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
+    orch_books_begin(&o->books, s, place);
     orch_load_begin(s, o->worker);
     orch_model_wish(s, request->model);
     const enum gr_status st = add_ids(o, s, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
         gr_transcript_finish(&s->turn.transcript);
+        orch_books_leave(s);
         memset(s, 0, sizeof(*s));
         return st;
     }

@@ -1,14 +1,18 @@
 /* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
- * orch_load.c (how many sessions each worker has), orch_model.c (which models there are), orch_place.c (which worker
- * takes a session), orch_session.c (its ways from state to state), orch_queue.c (who waits, and in which order),
- * orch_workers.c (who is here, who fits, who is silent), orch_ask.c (what clients ask for), orch_hear.c (what workers
- * say), orch_step.c (what time brings), orch.c (its life, and looking in). */
+ * orch_books.c (which sessions wait, and when each is to be looked at), orch_load.c (how many sessions each worker
+ * has), orch_model.c (which models there are), orch_place.c (which worker takes a session), orch_session.c (its ways
+ * from state to state), orch_queue.c (who waits, and in which order), orch_workers.c (who is here, who fits, who is
+ * silent), orch_ask.c (what clients ask for), orch_hear.c (what workers say), orch_step.c (what time brings), orch.c
+ * (its life, and looking in). */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
 #include "common/base/fallback.h"
+#include "orchestrator/machine/due_times.h"
 #include "orchestrator/machine/orch.h"
+#include "orchestrator/machine/place_set.h"
 #include "orchestrator/machine/placement.h"
+#include "orchestrator/machine/queue_flows.h"
 #include "orchestrator/machine/queue_order.h"
 #include "orchestrator/machine/session_index.h"
 #include "orchestrator/machine/transcript.h"
@@ -103,6 +107,18 @@ struct session_model {
 
 struct worker;
 
+/* orch_books.c: what is known of all sessions without a look at each. */
+struct orch_books {
+    struct gr_place_set vacant;  /* places without a session */
+    struct gr_place_set open;    /* sessions whose client waits for the end of a turn */
+    struct gr_place_set waiting; /* sessions that are WAITING */
+    struct gr_place_set queued;  /* of them those whose turn waits in the queue and has not run yet */
+    struct gr_place_set stirred; /* sessions that have changed since they were looked at, or whose time has come */
+    struct gr_due_times due;     /* when the others are to be looked at */
+    struct gr_queue_flows flows; /* sessions that wait, are being opened or run, by owner and priority */
+    uint64_t newest_tag;         /* of the turns that were started */
+};
+
 /* orch_load.c: where the session is counted: a worker's number and 1, 0: nowhere. */
 struct session_load {
     struct worker *table;      /* whose counts these are; borrowed */
@@ -112,6 +128,8 @@ struct session_load {
 
 struct session {
     enum gr_session_state state; /* orch_turn.c */
+    struct orch_books *books;    /* orch_books.c: where it is noted; borrowed */
+    uint32_t place;              /* orch_books.c: of the table */
     uint64_t id;
     uint32_t epoch;
     enum gr_specpv_mode specpv;        /* as asked for, until its target says that it is off */
@@ -171,13 +189,15 @@ struct gr_orch {
     uint32_t *excess;                /* owned, (n_worker_max): while idle sessions are spread */
     struct gr_queue_entry *queue;    /* owned, (n_session_cap): while those that wait are looked at */
     struct gr_session_index index;
+    struct orch_books books;
     struct orch_models models;
     int n_place; /* places that there are */
     int n_session;
     int last_target, last_drafter; /* that were chosen; orch_place.c */
     bool queue_due;                /* a slot may be free, or a turn waits that was not tried; orch_queue.c looks */
-    uint64_t newest_tag;           /* of the turns that were started; orch_queue.c */
     uint64_t places_due_ns;        /* when clients are told of their places at the earliest; orch_queue.c */
+    bool some_leave;               /* a worker that has asked to be let go may be there; orch_workers.c */
+    uint64_t workers_due_ns;       /* when workers are looked at; orch_workers.c */
     uint64_t last_id, now_ns, last_step_ns;
     uint32_t n_refused;
     char why[GR_MSG_TEXT_MAX];
@@ -203,6 +223,32 @@ static inline bool orch_differ(uint64_t a, uint64_t b)
 }
 
 /* The files stand on each other in this order; none calls one that comes after it here. */
+
+/* ---- orch_books.c ---- */
+/* False: out of memory; destroy it all the same. */
+bool orch_books_create(struct orch_books *b, int n_place_max);
+void orch_books_destroy(struct orch_books *b);
+/* There is one more place. */
+void orch_books_add_place(struct orch_books *b, int place);
+/* The first place without a session; -1: there is none. */
+int orch_books_vacant(const struct orch_books *b);
+void orch_books_begin(struct orch_books *b, struct session *s, int place);
+/* Its turn is the last of this flow, until it neither waits nor runs. */
+void orch_books_join_flow(struct session *s, uint64_t flow);
+/* Its state has changed, or what it waits for. */
+void orch_books_note(struct session *s);
+/* The session is over. */
+void orch_books_leave(struct session *s);
+/* Does a turn that has not run yet wait in the queue? */
+bool orch_is_queued(const struct session *s);
+/* Those whose time has come are to be looked at. */
+void orch_books_wake(struct orch_books *b, uint64_t now_ns);
+/* The next place from this one on that is to be looked at, and is not any more; -1: there is none. */
+int orch_books_stirred(struct orch_books *b, uint32_t from);
+/* It was looked at as it is, and is to be looked at again then; UINT64_MAX: when it has changed. */
+void orch_books_looked_at(struct session *s, uint64_t at_ns);
+/* When some are to be looked at. */
+uint64_t orch_books_next_ns(const struct orch_books *b, uint64_t now_ns);
 
 /* ---- orch_load.c ---- */
 void orch_load_begin(struct session *s, struct worker *table);
@@ -390,8 +436,7 @@ void orch_queue_join(struct gr_orch *o, struct session *s);
 void orch_open_waiting(struct gr_orch *o);
 /* The same where it is due: a slot may be free. */
 void orch_open_due(struct gr_orch *o);
-/* Does a turn that has not run yet wait in the queue? How many do? */
-bool orch_is_queued(const struct session *s);
+/* How many turns that have not run yet wait in the queue? */
 uint32_t orch_n_queued(const struct gr_orch *o);
 /* While some wait: QUEUED to those whose place has changed. Returns when to call again at the latest. */
 uint64_t orch_tell_places(struct gr_orch *o);

@@ -25,65 +25,31 @@ static uint32_t priority_of(const struct session *s)
     return priority == 0 ? GR_PRIORITY_USUAL : priority;
 }
 
-static bool has_started(const struct session *s)
-{
-    return s->state == GR_SESSION_OPENING || s->state == GR_SESSION_RUNNING;
-}
-
-/* Tags of turns that come later go on from those that were started. */
-static void note_started(struct gr_orch *o, const struct session *s)
-{
-    if (has_started(s)) {
-        o->newest_tag = GR_MAX(o->newest_tag, s->turn.tag);
-    }
-}
-
-static bool shares_queue(const struct session *a, const struct session *b)
-{
-    return a->request.wishes.owner == b->request.wishes.owner && priority_of(a) == priority_of(b);
-}
-
+/* Tags of turns that come later go on from those that were started; the last of a flow has the largest of its tags. */
 void orch_queue_join(struct gr_orch *o, struct session *s)
 {
-    uint64_t newest_owned = 0;
-    for (int i = 0; i < o->n_place; i++) {
-        const struct session *t = orch_at(o, i);
-        note_started(o, t);
-        if (t != s && (has_started(t) || t->state == GR_SESSION_WAITING) && shares_queue(t, s)) {
-            newest_owned = GR_MAX(newest_owned, t->turn.tag);
-        }
-    }
-    orch_turn_tag(s, gr_queue_tag(o->newest_tag, newest_owned));
+    const uint64_t flow = gr_queue_flow_of(s->request.wishes.owner, priority_of(s));
+    const int last = gr_queue_flows_last(&o->books.flows, flow);
+    orch_turn_tag(s, gr_queue_tag(o->books.newest_tag, last >= 0 ? orch_at(o, last)->turn.tag : 0));
+    orch_books_join_flow(s, flow);
 }
 
 /* All turns that wait, in their order, in o->queue. Returns how many. */
 static int order_queue(struct gr_orch *o)
 {
+    const struct gr_place_set *waiting = &o->books.waiting;
     int n = 0;
-    for (int i = 0; i < o->n_place; i++) {
+    for (int i = gr_place_set_next(waiting, 0); i >= 0; i = gr_place_set_next(waiting, (uint32_t)i + 1)) {
         struct session *s = orch_at(o, i);
-        if (s->state == GR_SESSION_WAITING) {
-            o->queue[n++] =
-                (struct gr_queue_entry){.tag = s->turn.tag, .id = s->id, .priority = priority_of(s), .user = s};
-        }
-        note_started(o, s);
+        o->queue[n++] = (struct gr_queue_entry){.tag = s->turn.tag, .id = s->id, .priority = priority_of(s), .user = s};
     }
     gr_queue_sort(o->queue, n);
     return n;
 }
 
-bool orch_is_queued(const struct session *s)
-{
-    return s->state == GR_SESSION_WAITING && s->request.wishes.queues && !s->turn.has_run;
-}
-
 uint32_t orch_n_queued(const struct gr_orch *o)
 {
-    uint32_t n = 0;
-    for (int i = 0; i < o->n_place; i++) {
-        n += orch_is_queued(orch_at(o, i));
-    }
-    return n;
+    return o->books.queued.n;
 }
 
 static bool ask_the_same(const struct session *a, const struct session *b)

@@ -322,6 +322,7 @@ static void forget(struct gr_orch *o, struct session *s)
         orch_look_at_queue(o);
     }
     orch_load_leave(s);
+    orch_books_leave(s);
     gr_session_index_remove(&o->index, s->id);
     o->n_session--;
     gr_transcript_finish(&s->turn.transcript);

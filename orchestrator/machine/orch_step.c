@@ -140,27 +140,29 @@ static uint64_t step_session(struct gr_orch *o, struct session *s)
     return GR_MIN(at_ns, deadline_ns);
 }
 
-/* queued_out: some wait in the queue. */
-static uint64_t step_sessions(struct gr_orch *o, bool *queued_out)
+/* Those that have changed, and those whose time has come, in the order of their places. */
+static uint64_t step_sessions(struct gr_orch *o)
 {
-    uint64_t next_ns = UINT64_MAX;
-    *queued_out = false;
-    for (int i = 0; i < o->n_place; i++) {
-        const uint64_t at_ns = step_session(o, orch_at(o, i));
-        next_ns = GR_MIN(next_ns, at_ns);
-        *queued_out = *queued_out || orch_is_queued(orch_at(o, i));
+    struct orch_books *b = &o->books;
+    orch_books_wake(b, o->now_ns);
+    for (int i = orch_books_stirred(b, 0); i >= 0; i = orch_books_stirred(b, (uint32_t)i + 1)) {
+        struct session *s = orch_at(o, i);
+        const uint64_t id = s->id;
+        const uint64_t at_ns = step_session(o, s);
+        if (s->id == id) { /* it is not over */
+            orch_books_looked_at(s, at_ns);
+        }
     }
-    return next_ns;
+    return orch_books_next_ns(b, o->now_ns);
 }
 
 uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
 {
-    bool queued = false;
     o->now_ns = now_ns;
     const uint64_t worker_ns = orch_step_workers(o, now_ns);
     orch_open_due(o);
-    const uint64_t session_ns = step_sessions(o, &queued);
-    const uint64_t places_ns = queued ? orch_tell_places(o) : UINT64_MAX;
+    const uint64_t session_ns = step_sessions(o);
+    const uint64_t places_ns = orch_n_queued(o) > 0 ? orch_tell_places(o) : UINT64_MAX;
     orch_let_go(o);
     return GR_MIN(worker_ns, GR_MIN(session_ns, places_ns));
 }

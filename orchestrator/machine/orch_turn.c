@@ -20,6 +20,7 @@ void orch_turn_begin(struct session *s, uint32_t base, uint64_t deadline_ns)
     t->deadline_ns = deadline_ns;
     t->place = 0;
     gr_metrics_begin_turn(&s->metrics, t->len - base);
+    orch_books_note(s);
 }
 
 void orch_turn_tag(struct session *s, uint64_t tag)
@@ -51,6 +52,7 @@ void orch_turn_say(struct session *s, const char *text)
 void orch_turn_over(struct session *s)
 {
     s->turn.is_open = false;
+    orch_books_note(s);
 }
 
 void orch_wait(struct session *s, uint64_t now_ns)
@@ -58,12 +60,14 @@ void orch_wait(struct session *s, uint64_t now_ns)
     s->state = GR_SESSION_WAITING;
     s->turn.wait_since_ns = s->turn.wait_since_ns == 0 ? now_ns : s->turn.wait_since_ns;
     orch_load_note(s);
+    orch_books_note(s);
 }
 
 void orch_opening(struct session *s)
 {
     s->state = GR_SESSION_OPENING;
     orch_load_note(s);
+    orch_books_note(s);
 }
 
 void orch_running(struct session *s)
@@ -72,12 +76,14 @@ void orch_running(struct session *s)
     s->turn.has_run = true;
     s->turn.wait_since_ns = 0;
     orch_load_note(s);
+    orch_books_note(s);
 }
 
 void orch_closing(struct session *s)
 {
     s->state = GR_SESSION_CLOSING;
     orch_load_note(s);
+    orch_books_note(s);
 }
 
 void orch_idle(struct session *s, uint64_t now_ns)
@@ -86,6 +92,7 @@ void orch_idle(struct session *s, uint64_t now_ns)
     s->turn.is_open = false;
     s->turn.idle_since_ns = now_ns;
     orch_load_note(s);
+    orch_books_note(s);
 }
 
 void orch_text_cut(struct session *s, uint32_t len)

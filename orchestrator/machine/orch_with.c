@@ -16,6 +16,7 @@ void orch_with_attached(struct session *s, int drafter)
     s->with.drafter = drafter;
     s->with.shed = false;
     orch_load_note(s);
+    orch_books_note(s);
 }
 
 void orch_with_shed(struct session *s, const char *why)
@@ -33,6 +34,7 @@ void orch_with_detached(struct session *s)
     w->drafter = -1;
     w->attached_ns = 0;
     orch_load_note(s);
+    orch_books_note(s);
 }
 
 void orch_with_lost(struct session *s)
@@ -40,21 +42,25 @@ void orch_with_lost(struct session *s)
     s->with.drafter = -1;
     s->with.attached_ns = 0;
     orch_load_note(s);
+    orch_books_note(s);
 }
 
 void orch_with_stats(struct session *s)
 {
     s->with.n_stats_owed -= s->with.n_stats_owed > 0;
+    orch_books_note(s);
 }
 
 void orch_with_no_stats(struct session *s)
 {
     s->with.n_stats_owed = 0;
+    orch_books_note(s);
 }
 
 void orch_with_stats_due(struct session *s, uint64_t at_ns)
 {
     s->with.stats_due_ns = at_ns;
+    orch_books_note(s);
 }
 
 void orch_with_failed(struct session *s, bool failed)
@@ -83,11 +89,13 @@ void orch_with_retry(struct session *s, bool at_once, uint64_t now_ns)
     const uint64_t draw = gr_hash_extend(s->id, (int32_t)w->n_retry) % (pause_ns / 2 + 1);
     w->retry_ns = at_once && w->n_retry == 0 ? now_ns : now_ns + pause_ns / 2 + draw;
     w->n_retry++;
+    orch_books_note(s);
 }
 
 void orch_with_not_due(struct session *s)
 {
     s->with.retry_ns = 0;
+    orch_books_note(s);
 }
 
 void orch_with_avoid(struct session *s, uint32_t worker)
@@ -123,4 +131,5 @@ void orch_with_new_epoch(struct session *s)
     s->with.retry_ns = 0;
     s->with.shed = false;
     orch_with_avoid_none(s); /* they may work with the target that comes */
+    orch_books_note(s);
 }

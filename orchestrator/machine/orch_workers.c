@@ -142,6 +142,7 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
                                         .info = *info,
                                         .heard_ns = now_ns,
                                         .next_ping_ns = now_ns + o->config.ping_interval_ns};
+    o->workers_due_ns = 0;
     if (info->role == GR_WORKER_TARGET) {
         orch_model_join(o, info);
     } else {
@@ -224,6 +225,7 @@ void orch_leave(struct gr_orch *o, uint32_t worker)
         log_info("%s worker %u leaves when its turns are over", role_name(w->info.role), worker + 1);
     }
     w->leaving = true;
+    o->some_leave = true;
 }
 
 enum gr_status gr_orch_drain(struct gr_orch *o, uint32_t worker, bool drain, uint64_t now_ns)
@@ -262,13 +264,18 @@ static bool is_needed(const struct gr_orch *o, int worker)
 
 void orch_let_go(struct gr_orch *o)
 {
-    for (int i = 0; i < o->n_worker_max; i++) {
+    bool some_leave = false;
+    for (int i = 0; o->some_leave && i < o->n_worker_max; i++) {
         struct worker *w = &o->worker[i];
-        if (w->joined && w->leaving && !w->let_go && !is_needed(o, i)) {
+        const bool leaves = w->joined && w->leaving && !w->let_go;
+        const bool needed = leaves && is_needed(o, i);
+        some_leave = some_leave || needed;
+        if (leaves && !needed) {
             w->let_go = true;
             o->io.send(o->io.ctx, (uint32_t)i, &(struct gr_msg){.type = GR_MSG_DRAIN});
         }
     }
+    o->some_leave = some_leave;
 }
 
 uint32_t gr_orch_n_worker(const struct gr_orch *o, enum gr_worker_role role)
@@ -289,6 +296,7 @@ static enum gr_status send_ping(struct gr_orch *o, uint32_t worker, uint64_t coo
         return GR_AGAIN;
     }
     w->ping[w->n_ping++] = (struct ping){.sent_ns = now_ns, .cookie = cookie};
+    o->workers_due_ns = 0;
     o->io.send(o->io.ctx, worker, &(struct gr_msg){.type = GR_MSG_PING});
     return GR_OK;
 }
@@ -364,16 +372,11 @@ static void forgive_own_absence(struct gr_orch *o, uint64_t now_ns)
     }
 }
 
-uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns)
+/* Workers are looked at when one has come or was pinged, and when the first of them is due. What they say meanwhile
+ * only puts that off. */
+static uint64_t look_at_workers(struct gr_orch *o, uint64_t now_ns)
 {
     uint64_t next_ns = UINT64_MAX;
-    if (o->config.ping_interval_ns == 0) {
-        return next_ns;
-    }
-    if (now_ns - o->last_step_ns > o->config.ping_interval_ns + o->config.ping_timeout_ns / 2) {
-        forgive_own_absence(o, now_ns);
-    }
-    o->last_step_ns = now_ns;
     for (uint32_t i = 0; i < (uint32_t)o->n_worker_max; i++) {
         if (o->worker[i].joined) {
             const uint64_t at_ns = step_worker(o, i, now_ns);
@@ -381,6 +384,22 @@ uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns)
         }
     }
     return next_ns;
+}
+
+uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns)
+{
+    if (o->config.ping_interval_ns == 0) {
+        return UINT64_MAX;
+    }
+    if (now_ns - o->last_step_ns > o->config.ping_interval_ns + o->config.ping_timeout_ns / 2) {
+        forgive_own_absence(o, now_ns);
+    }
+    o->last_step_ns = now_ns;
+    if (now_ns >= o->workers_due_ns) {
+        const uint64_t due_ns = look_at_workers(o, now_ns);
+        o->workers_due_ns = due_ns;
+    }
+    return o->workers_due_ns;
 }
 
 /* ---- looking in ---- */

@@ -14,7 +14,7 @@ struct gr_session_index {
 /* For n_max numbers at a time. False: out of memory; destroy it all the same. */
 bool gr_session_index_create(struct gr_session_index *x, uint32_t n_max);
 void gr_session_index_destroy(struct gr_session_index *x);
-/* Each number once. */
+/* A number that is there already stands at this place from now on. */
 void gr_session_index_add(struct gr_session_index *x, uint64_t id, int place);
 void gr_session_index_remove(struct gr_session_index *x, uint64_t id);
 /* -1: it is not there. */
