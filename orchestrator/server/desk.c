@@ -2,6 +2,8 @@
 
 #include "common/base/log.h"
 #include "common/base/session_id.h"
+#include "orchestrator/machine/place_set.h"
+#include "orchestrator/machine/session_index.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,20 +29,29 @@ struct gr_desk {
     struct gr_desk_clients clients;
     uint32_t *generation; /* of each client number: replies to one that is gone reach no other */
     struct session session[N_SESSION];
+    struct gr_place_set vacant;    /* of these those that are not used */
+    struct gr_session_index index; /* the others by their numbers, which those that are being opened have not yet */
 };
 
 enum gr_status gr_desk_create(struct gr_orch *orch, const struct gr_desk_clients *clients, const struct gr_desk_io *io,
                               struct gr_desk **out)
 {
     struct gr_desk *d = calloc(1, sizeof(*d));
-    uint32_t *generation = calloc(clients->n, sizeof(*generation));
-    if (d == NULL || generation == NULL) {
+    if (d == NULL) {
         log_error("out of memory");
-        free(d);
-        free(generation);
         return GR_ENOMEM;
     }
-    *d = (struct gr_desk){.orch = orch, .io = *io, .clients = *clients, .generation = generation};
+    *d = (struct gr_desk){
+        .orch = orch, .io = *io, .clients = *clients, .generation = calloc(clients->n, sizeof(*d->generation))};
+    if (d->generation == NULL || !gr_place_set_create(&d->vacant, N_SESSION) ||
+        !gr_session_index_create(&d->index, N_SESSION)) {
+        log_error("out of memory");
+        gr_desk_destroy(d);
+        return GR_ENOMEM;
+    }
+    for (uint32_t i = 0; i < N_SESSION; i++) {
+        gr_place_set_put(&d->vacant, i, true);
+    }
     *out = d;
     return GR_OK;
 }
@@ -49,6 +60,8 @@ void gr_desk_destroy(struct gr_desk *d)
 {
     if (d != NULL) {
         free(d->generation);
+        gr_place_set_destroy(&d->vacant);
+        gr_session_index_destroy(&d->index);
         free(d);
     }
 }
@@ -87,12 +100,33 @@ static void send_opened(struct gr_desk *d, struct session *s, uint64_t now_ns)
 
 static struct session *find(struct gr_desk *d, uint64_t session)
 {
-    for (int i = 0; i < N_SESSION; i++) {
-        if (d->session[i].used && d->session[i].session == session) {
-            return &d->session[i];
-        }
+    const int place = gr_session_index_find(&d->index, session);
+    return place >= 0 ? &d->session[place] : NULL;
+}
+
+/* ---- sessions come and go ---- */
+
+static struct session *take_session(struct gr_desk *d)
+{
+    const int place = gr_place_set_next(&d->vacant, 0);
+    GR_ASSERT(place >= 0);
+    gr_place_set_put(&d->vacant, (uint32_t)place, false);
+    return &d->session[place];
+}
+
+static void give_number(struct gr_desk *d, struct session *s, uint64_t session)
+{
+    s->session = session;
+    gr_session_index_add(&d->index, session, (int)(s - d->session));
+}
+
+static void release(struct gr_desk *d, struct session *s)
+{
+    s->used = false;
+    gr_place_set_put(&d->vacant, (uint32_t)(s - d->session), true);
+    if (s->session != 0) {
+        gr_session_index_remove(&d->index, s->session);
     }
-    return NULL;
 }
 
 /* ---- turns ---- */
@@ -109,16 +143,6 @@ static void fill_request(struct gr_session_request *q, const struct gr_msg_open 
     gr_wishes_copy(&q->wishes, &m->wishes);
     q->wishes.draft_depth = q->wishes.draft_depth > 0 ? q->wishes.draft_depth : GR_DRAFT_DEPTH;
     q->wishes.draft_top_k = q->wishes.draft_top_k > 0 ? q->wishes.draft_top_k : GR_DRAFT_TOP_K;
-}
-
-static struct session *free_session(struct gr_desk *d)
-{
-    for (int i = 0; i < N_SESSION; i++) {
-        if (!d->session[i].used) {
-            return &d->session[i];
-        }
-    }
-    return NULL;
 }
 
 /* False: it may only look, and has been told so. */
@@ -167,19 +191,18 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
         send_error(d, client, 0, GR_EINVAL, wrong);
         return;
     }
-    struct session *s = free_session(d);
-    GR_ASSERT(s != NULL);
+    struct session *s = take_session(d);
     *s = (struct session){
         .used = true, .in_turn = true, .keep_open = m->open.wishes.keep_open, .client = client, .closer = NOBODY};
     fill_request(&q, &m->open, s);
     const enum gr_status st = gr_orch_submit(d->orch, &q, now_ns, &session);
     if (st != GR_OK) {
-        s->used = false;
+        release(d, s);
         send_error(d, client, 0, st, gr_orch_why(d->orch));
         return;
     }
     if (s->used && !s->opened) { /* else it is over already, and the client knows */
-        s->session = session;
+        give_number(d, s, session);
         send_opened(d, s, now_ns);
     }
 }
@@ -498,7 +521,7 @@ void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish fi
 {
     struct gr_desk *d = desk;
     struct session *s = user;
-    s->session = session;
+    give_number(d, s, session);
     if (!s->opened) { /* it ended within the call that began it */
         send_opened(d, s, 0);
     }
@@ -515,7 +538,7 @@ void gr_desk_on_closed(void *desk, uint64_t session, void *user, const char *why
     struct session *s = user;
     (void)why;
     send_to(desk, s->closer, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = session});
-    s->used = false;
+    release(desk, s);
 }
 
 void gr_desk_on_pong(void *desk, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
