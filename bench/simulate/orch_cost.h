@@ -6,8 +6,8 @@
 #include "common/base/status.h"
 
 struct gr_orch_cost {
-    double commit_ns; /* decoding a COMMIT and dealing with it */
-    double look_ns;   /* a look around, as follows each batch that a target sends */
+    double commit_ns; /* of a session and round: its COMMIT is decoded and dealt with; the machine looks around once */
+    double round_ns;  /* the same where it looks around after each target's batch, as a server does */
 };
 
 /* Medians of n_round rounds of all sessions; a target's COMMITs come together. GR_ELIMIT: more than an orchestrator may
