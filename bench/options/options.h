@@ -21,6 +21,7 @@ enum gr_bench_command {
     GR_BENCH_SIMULATE = 1 << 9,
     GR_BENCH_SWEEP = 1 << 10,
     GR_BENCH_CLIENTS = 1 << 11,
+    GR_BENCH_SERVER = 1 << 12,
 };
 
 /* Limits of options, which the benchmarks' arrays have. */

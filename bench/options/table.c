@@ -6,7 +6,7 @@
 #define SWEEPS (GR_BENCH_SWEEP | GR_BENCH_CLIENTS)
 #define EVERY                                                                                         \
     (PAIRS | GR_BENCH_LONG | GR_BENCH_TREE_SIZES | GR_BENCH_STAGES | GR_BENCH_GATES | GR_BENCH_TUNE | \
-     GR_BENCH_KERNELS | GR_BENCH_TRANSPORT | GR_BENCH_SIMULATE | SWEEPS)
+     GR_BENCH_KERNELS | GR_BENCH_TRANSPORT | GR_BENCH_SIMULATE | GR_BENCH_SERVER | SWEEPS)
 
 enum group {
     GROUP_GENERAL,
@@ -53,6 +53,8 @@ static const struct gr_option_command commands[] = {
      "latency, message rate and a round's exchange over loop, shm, tcp and verbs", NULL},
     {GR_BENCH_SIMULATE, "graft-bench", "simulate", "[options]",
      "a fleet of workers on a virtual clock, with measured costs: what it would do, and what limits it", NULL},
+    {GR_BENCH_SERVER, "graft-bench", "server", "[options]",
+     "what `graft serve' takes for rounds of many workers, clients and sessions, none of which has a model", NULL},
 };
 
 static const struct gr_option rows[GR_BENCH_N_OPTION] = {
