@@ -3,6 +3,7 @@
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "orchestrator/server/link_watch.h"
 #include "transport/connect/control.h"
 #include "transport/connect/gate.h"
 #include "transport/connect/reach.h"
@@ -22,7 +23,6 @@
 struct link {
     struct gr_control *control; /* NULL: slot is free */
     bool joined;                /* workers: JOIN has come */
-    bool ready;                 /* something may be there to read */
     bool broken;                /* to be dropped: its queue is full */
     bool drained;               /* it has been told to end */
     uint64_t incarnation;       /* workers: JOIN's */
@@ -47,7 +47,33 @@ struct gr_hub {
     char reach[GR_REACH_BYTES];
     struct link link[GR_ORCH_WORKER_MAX];
     struct link client[GR_CLIENT_MAX];
+    struct gr_link_watch watch; /* workers by their numbers, clients after them */
 };
+
+static uint32_t client_number(uint32_t client)
+{
+    return GR_ORCH_WORKER_MAX + client;
+}
+
+static struct link *link_at(struct gr_hub *h, uint32_t number)
+{
+    return number < GR_ORCH_WORKER_MAX ? &h->link[number] : &h->client[number - GR_ORCH_WORKER_MAX];
+}
+
+static uint32_t number_of(const struct gr_hub *h, const struct link *l)
+{
+    const bool is_client = l >= h->client && l < h->client + GR_CLIENT_MAX;
+    return is_client ? client_number((uint32_t)(l - h->client)) : (uint32_t)(l - h->link);
+}
+
+static void close_link(struct gr_hub *h, struct link *l)
+{
+    if (l->control != NULL) {
+        gr_link_watch_remove(&h->watch, number_of(h, l), l->control);
+    }
+    gr_control_destroy(l->control);
+    *l = (struct link){0};
+}
 
 /* ---- who comes and goes ---- */
 
@@ -116,11 +142,14 @@ static void admit(struct gr_hub *h, const struct gr_arrival *a)
         turn_away(control, text);
         return;
     }
+    if (gr_link_watch_add(&h->watch, number_of(h, l), control) != GR_OK) {
+        gr_control_destroy(control);
+        return;
+    }
     if (is_client) {
         gr_control_limit_out(control, GR_CLIENT_QUEUE_BYTES);
     }
-    *l = (struct link){
-        .control = control, .ready = true, .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
+    *l = (struct link){.control = control, .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
     memcpy(l->host_id, a->peer.host_id, sizeof(l->host_id));
     l->fc_fingerprint = a->peer.fc_fingerprint;
     l->feature_width = a->peer.feature_width;
@@ -144,8 +173,7 @@ static void lose_worker(struct gr_hub *h, uint32_t worker)
     if (joined) {
         tell(h, l, l->drained ? "has ended, as it was told to" : "is gone: its connection has ended");
     }
-    gr_control_destroy(l->control);
-    *l = (struct link){0};
+    close_link(h, l);
     if (joined) {
         gr_orch_on_lost(h->orch, worker, gr_clock_ns());
         if (h->config.on_lost != NULL) {
@@ -156,8 +184,7 @@ static void lose_worker(struct gr_hub *h, uint32_t worker)
 
 static void lose_client(struct gr_hub *h, uint32_t client)
 {
-    gr_control_destroy(h->client[client].control);
-    h->client[client] = (struct link){0};
+    close_link(h, &h->client[client]);
     h->config.on_client_lost(h->config.io.ctx, client, gr_clock_ns());
 }
 
@@ -278,7 +305,7 @@ static bool receive_worker(struct gr_hub *h, uint32_t worker)
         struct gr_msg m;
         enum gr_status st = l->broken ? GR_ECLOSED : gr_control_recv(l->control, &m);
         if (st == GR_AGAIN) {
-            l->ready = false;
+            gr_link_watch_read(&h->watch, worker, false);
             return i > 0;
         }
         if (st == GR_OK) {
@@ -300,7 +327,7 @@ static bool receive_client(struct gr_hub *h, uint32_t client)
         struct gr_msg m;
         enum gr_status st = l->broken ? GR_ELIMIT : gr_control_recv(l->control, &m);
         if (st == GR_AGAIN) {
-            l->ready = false;
+            gr_link_watch_read(&h->watch, client_number(client), false);
             return i > 0;
         }
         if (st == GR_OK) {
@@ -321,21 +348,28 @@ static bool receive_client(struct gr_hub *h, uint32_t client)
 
 /* ---- what goes out ---- */
 
+/* One whose queue is full is dropped when it is looked at next. */
+static void queue(struct gr_hub *h, uint32_t number, const struct gr_msg *m)
+{
+    struct link *l = link_at(h, number);
+    l->broken = gr_control_send(l->control, m) == GR_ELIMIT || l->broken;
+    gr_link_watch_queued(&h->watch, number);
+}
+
 static void send_to(void *ctx, uint32_t worker, const struct gr_msg *m)
 {
     struct gr_hub *h = ctx;
-    struct link *l = &h->link[worker];
-    if (l->control != NULL && gr_control_send(l->control, m) == GR_ELIMIT) {
-        l->broken = true; /* a dead link shows at the next receive; the machine hears of either as a lost worker */
+    if (h->link[worker].control != NULL) {
+        queue(h, worker, m); /* a dead link shows at the next receive; the machine hears of either as a lost worker */
     }
 }
 
 void gr_hub_send_client(struct gr_hub *h, uint32_t client, const struct gr_msg *m)
 {
     GR_ASSERT(client < GR_CLIENT_MAX);
-    struct link *l = &h->client[client];
-    if (l->control != NULL && !l->broken && gr_control_send(l->control, m) == GR_ELIMIT) {
-        l->broken = true;
+    const struct link *l = &h->client[client];
+    if (l->control != NULL && !l->broken) {
+        queue(h, client_number(client), m);
     }
 }
 
@@ -345,8 +379,7 @@ static void drop(void *ctx, uint32_t worker)
     struct gr_hub *h = ctx;
     const enum gr_worker_role role = h->link[worker].role;
     tell(h, &h->link[worker], "is dropped");
-    gr_control_destroy(h->link[worker].control);
-    h->link[worker] = (struct link){0};
+    close_link(h, &h->link[worker]);
     if (h->config.on_lost != NULL) {
         h->config.on_lost(h->config.io.ctx, role);
     }
@@ -432,7 +465,10 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
                                   .on_closed = fwd_closed,
                                   .drop = drop,
                                   .on_pong = fwd_pong};
-    enum gr_status st = gr_orch_create(&io, &h->orch);
+    enum gr_status st = gr_link_watch_create(&h->watch, N_LINK);
+    if (st == GR_OK) {
+        st = gr_orch_create(&io, &h->orch);
+    }
     if (st == GR_OK) {
         st = open_gate(h);
     }
@@ -456,6 +492,7 @@ void gr_hub_destroy(struct gr_hub *h)
     for (int i = 0; i < GR_CLIENT_MAX; i++) {
         gr_control_destroy(h->client[i].control);
     }
+    gr_link_watch_destroy(&h->watch);
     if (h->wake_fd >= 0) {
         close(h->wake_fd);
     }
@@ -478,10 +515,9 @@ struct gr_orch *gr_hub_orch(struct gr_hub *h)
     return h->orch;
 }
 
-/* Links that poll() has found nothing at are not read: with hundreds of clients that would be most of the work. */
-static bool is_to_read(const struct link *l)
+static bool receive(struct gr_hub *h, uint32_t number)
 {
-    return l->control != NULL && (l->ready || l->broken);
+    return number < GR_ORCH_WORKER_MAX ? receive_worker(h, number) : receive_client(h, number - GR_ORCH_WORKER_MAX);
 }
 
 static bool receive_all(struct gr_hub *h)
@@ -489,76 +525,53 @@ static bool receive_all(struct gr_hub *h)
     bool progress = false;
     take_arrivals(h);
     gr_gate_accept(h->gate, gr_clock_ns());
-    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        if (is_to_read(&h->link[i])) {
-            progress |= receive_worker(h, i);
-        }
-    }
-    for (uint32_t i = 0; i < GR_CLIENT_MAX; i++) {
-        if (is_to_read(&h->client[i])) {
-            progress |= receive_client(h, i);
-        }
+    const struct gr_place_set *to_read = &h->watch.to_read;
+    for (int i = gr_place_set_next(to_read, 0); i >= 0; i = gr_place_set_next(to_read, (uint32_t)i + 1)) {
+        progress |= receive(h, (uint32_t)i);
     }
     return progress;
+}
+
+/* False: the link is gone, or is to be dropped. */
+static bool flush_link(struct gr_hub *h, uint32_t number)
+{
+    const struct link *l = link_at(h, number);
+    const bool stands = gr_control_flush(l->control) != GR_ECLOSED && !l->broken;
+    gr_link_watch_flushed(&h->watch, number, l->control);
+    return stands;
 }
 
 static bool flush_all(struct gr_hub *h)
 {
+    const struct gr_place_set *to_send = &h->watch.to_send;
     bool progress = false;
-    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        struct link *l = &h->link[i];
-        if (l->control != NULL && (gr_control_flush(l->control) == GR_ECLOSED || l->broken)) {
-            lose_worker(h, i);
-            progress = true;
+    for (int i = gr_place_set_next(to_send, 0); i >= 0; i = gr_place_set_next(to_send, (uint32_t)i + 1)) {
+        const uint32_t number = (uint32_t)i;
+        if (flush_link(h, number)) {
+            continue;
         }
-    }
-    for (uint32_t i = 0; i < GR_CLIENT_MAX; i++) {
-        struct link *l = &h->client[i];
-        if (l->control != NULL && (gr_control_flush(l->control) == GR_ECLOSED || l->broken)) {
-            progress |= receive_client(h, i); /* says why and drops it */
+        if (number < GR_ORCH_WORKER_MAX) {
+            lose_worker(h, number);
+            progress = true;
+        } else {
+            progress |= receive(h, number); /* says why and drops it */
         }
     }
     return progress;
-}
-
-static struct link *link_at(struct gr_hub *h, int i)
-{
-    return i < GR_ORCH_WORKER_MAX ? &h->link[i] : &h->client[i - GR_ORCH_WORKER_MAX];
-}
-
-/* polled[k]: whose fds[k] is; NULL: no link's. */
-static nfds_t watch(struct gr_hub *h, struct pollfd *fds, struct link **polled, int extra_fd, uint64_t now_ns)
-{
-    nfds_t n = 0;
-    polled[0] = polled[1] = polled[2] = NULL;
-    fds[n++] = (struct pollfd){.fd = h->wake_fd, .events = POLLIN};
-    fds[n++] = (struct pollfd){.fd = gr_gate_poll_fd(h->gate, now_ns), .events = POLLIN};
-    if (extra_fd >= 0) {
-        fds[n++] = (struct pollfd){.fd = extra_fd, .events = POLLIN};
-    }
-    for (int i = 0; i < N_LINK; i++) {
-        struct link *l = link_at(h, i);
-        if (l->control != NULL) {
-            polled[n] = l;
-            fds[n++] = (struct pollfd){.fd = gr_control_fd(l->control), .events = gr_control_events(l->control)};
-        }
-    }
-    return n;
 }
 
 /* wait_ms: -1: no limit. */
 static void wait_for_more(struct gr_hub *h, int wait_ms, int extra_fd, uint64_t now_ns)
 {
-    struct pollfd fds[N_LINK + 3];
-    struct link *polled[N_LINK + 3];
-    const nfds_t n = watch(h, fds, polled, extra_fd, now_ns);
-    if (poll(fds, n, wait_ms) <= 0) {
+    struct pollfd fds[] = {{.fd = h->wake_fd, .events = POLLIN},
+                           {.fd = h->watch.epoll_fd, .events = POLLIN},
+                           {.fd = gr_gate_poll_fd(h->gate, now_ns), .events = POLLIN},
+                           {.fd = extra_fd, .events = POLLIN}}; /* one that is -1 is passed over */
+    if (poll(fds, GR_ARRAY_LEN(fds), wait_ms) <= 0) {
         return;
     }
-    for (nfds_t i = 0; i < n; i++) {
-        if (polled[i] != NULL && (fds[i].revents & ~POLLOUT) != 0) {
-            polled[i]->ready = true;
-        }
+    if ((fds[1].revents & POLLIN) != 0) {
+        gr_link_watch_look(&h->watch);
     }
     if ((fds[0].revents & POLLIN) != 0) {
         uint64_t count = 0;
