@@ -195,11 +195,12 @@ static enum gr_status run_all(const struct bench *b)
     char note[768];
     snprintf(
         note, sizeof(note),
-        "%s; simulated: %s%d prompt tokens and %d new ones a session, seed %d; busy: share of the time, the mean of "
+        "%s; simulated: %s%s%d prompt tokens and %d new ones a session, seed %d; busy: share of the time, the mean of "
         "all; "
         "its wait: of a message for the orchestrator; ns/message, ns/COMMIT (messages and looks around), us/placement: "
         "CPU time that its machine took on the computer that simulated",
-        b->file.about, b->o.one_device ? "both models by turns on one device, " : "", (int)b->o.simulate_prompt,
+        b->file.about, b->o.one_device ? "both models by turns on one device, " : "",
+        b->o.free_orchestrator ? "an orchestrator that takes no time, " : "", (int)b->o.simulate_prompt,
         (int)b->o.simulate_max_tokens, (int)b->o.simulate_seed);
     gr_table_begin(&t, gr_bench_format(&b->o), stdout, "simulate", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_fleet; i++) {
@@ -277,6 +278,9 @@ int gr_bench_simulate(int argc, char **argv)
     }
     if (st == GR_OK) {
         st = gr_costs_file_load(gr_bench_path_of(&b.o, GR_BENCH_OPTION_costs), &b.file);
+    }
+    if (b.o.free_orchestrator) {
+        b.file.costs.orch = (struct gr_orch_costs){0};
     }
     if (st == GR_OK && b.o.texts != NULL) {
         st = gr_texts_file_load(gr_bench_path_of(&b.o, GR_BENCH_OPTION_texts), &b.file.costs.texts);

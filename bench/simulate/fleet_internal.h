@@ -98,13 +98,14 @@ struct gr_fleet {
     struct gr_cost_table cost; /* as a target calibrates */
     /* the orchestrator */
     struct gr_orch *orch;
-    struct fleet_event *inbox; /* events that it has not taken up, in order */
-    uint64_t *inbox_ns;        /* when each of them came */
-    size_t n_inbox, cap_inbox;
+    struct fleet_event *inbox;           /* events that it has not taken up, in order */
+    uint64_t *inbox_ns;                  /* when each of them came */
+    size_t inbox_at, n_inbox, cap_inbox; /* from inbox_at on */
     bool orch_busy;
     uint64_t orch_wake_ns;      /* when it looks again by itself */
     struct fleet_event *outbox; /* messages of the batch at hand, which leave together at its end */
     size_t n_outbox, cap_outbox;
+    uint64_t heard_ns;      /* when it takes up the message at hand: the batch began at now_ns */
     uint64_t orch_until_ns; /* when it is done with the batch that it took up last */
     double orch_busy_ns, wait_sum_ns;
     uint64_t n_wait;

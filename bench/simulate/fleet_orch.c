@@ -6,10 +6,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define PING_INTERVAL_NS 1000000000ull /* as the hub's */
 #define PING_TIMEOUT_NS 5000000000ull
+#define BATCH_MAX 64 /* messages of one worker, as the hub's; here of all of them together */
 #define BATCH_DONE 1 /* in `conn` of an event: the orchestrator is done with what it took up */
 
 uint64_t fleet_draw(uint64_t *rng, uint64_t n)
@@ -120,7 +122,7 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
     (void)id;
     f->progress_ns = f->last_ns = f->now_ns;
     if (f->config.run_ns > 0) {
-        f->result.n_token += f->now_ns >= f->config.warm_ns ? n : 0;
+        f->result.n_token += f->heard_ns >= f->config.warm_ns && f->heard_ns < f->config.run_ns ? n : 0;
         return;
     }
     f->n_token += n;
@@ -262,16 +264,30 @@ static void take_up(struct gr_fleet *f, const struct fleet_event *e)
     free(e->bytes);
 }
 
+static void close_up_inbox(struct gr_fleet *f)
+{
+    f->n_inbox -= f->inbox_at;
+    memmove(f->inbox, f->inbox + f->inbox_at, f->n_inbox * sizeof(*f->inbox));
+    memmove(f->inbox_ns, f->inbox_ns + f->inbox_at, f->n_inbox * sizeof(*f->inbox_ns));
+    f->inbox_at = 0;
+}
+
 static double take_batch(struct gr_fleet *f)
 {
     const struct gr_orch_costs *c = &f->config.costs->orch;
-    const size_t n = f->n_inbox; /* nothing comes meanwhile: what clients ask for next is an event */
+    /* nothing comes meanwhile: what clients ask for next is an event */
+    const size_t n = GR_MIN(f->n_inbox - f->inbox_at, (size_t)BATCH_MAX * f->n_worker);
     for (size_t i = 0; i < n; i++) {
-        f->wait_sum_ns += (double)(f->now_ns - f->inbox_ns[i]) + c->message_ns * (double)i;
-        take_up(f, &f->inbox[i]);
+        const size_t at = f->inbox_at + i;
+        f->heard_ns = f->now_ns + (uint64_t)(c->message_ns * (double)i);
+        f->wait_sum_ns += (double)(f->heard_ns - f->inbox_ns[at]);
+        take_up(f, &f->inbox[at]);
     }
     f->n_wait += n;
-    f->n_inbox = 0;
+    f->inbox_at += n;
+    if (f->inbox_at > f->n_inbox / 2) {
+        close_up_inbox(f);
+    }
     return c->message_ns * (double)n + c->step_ns + c->step_session_ns * gr_orch_n_session(f->orch);
 }
 
@@ -328,7 +344,7 @@ enum gr_status fleet_orch_create(struct gr_fleet *f)
 
 void fleet_orch_destroy(struct gr_fleet *f)
 {
-    for (size_t i = 0; i < f->n_inbox; i++) {
+    for (size_t i = f->inbox_at; i < f->n_inbox; i++) {
         free(f->inbox[i].bytes);
     }
     for (size_t i = 0; i < f->n_outbox; i++) {
