@@ -49,7 +49,7 @@ struct point {
 struct row {
     int n_target, n_client, n_session;
     double open_us;                   /* CPU time of the server for an opening */
-    double commit_us, kernel, rate;   /* for a COMMIT; the share of it in the kernel; COMMITs a second */
+    double commit_us, rate;           /* for a COMMIT; COMMITs a second */
     double ping_ms, list_ms, tool_ms; /* the longest answers: to a PING, to a LIST, of a real client that lists */
     int n_listed, n_over;
 };
@@ -92,41 +92,22 @@ static enum gr_status start_server(struct point *p)
     return read_address(p, ready);
 }
 
-struct used {
-    double all_ns, kernel_ns;
-};
-
-/* CPU time of the server so far. The kernel's share is told in clock ticks. */
-static struct used used_by(const struct point *p)
-{
-    const pid_t pid = p->crew.member[p->server].pid;
-    struct used u = {0};
-    struct timespec t;
-    clockid_t clock = 0;
-    char path[64];
-    if (clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &t) == 0) {
-        u.all_ns = 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
-    }
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    FILE *f = fopen(path, "re");
-    unsigned long ticks = 0;
-    if (f != NULL && fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %lu", &ticks) == 1) {
-        u.kernel_ns = 1e9 * (double)ticks / (double)sysconf(_SC_CLK_TCK);
-    }
-    if (f != NULL) {
-        fclose(f);
-    }
-    return u;
-}
-
-/* The same when it has done what there is to do: of a process that runs the clock shows the last tick. */
-static enum gr_status settle(struct point *p, struct used *out)
+/* CPU time of the server so far, ns, when it has done what there is to do: of a process that runs the clock shows the
+ * last tick. */
+static enum gr_status settle(struct point *p, double *out)
 {
     const uint64_t end_ns = gr_clock_ns() + SETTLE_NS;
+    const pid_t pid = p->crew.member[p->server].pid;
+    struct timespec t;
+    clockid_t clock = 0;
     while (gr_clock_ns() < end_ns) {
         GR_TRY(gr_bus_pump(&p->bus, GR_MS));
     }
-    *out = used_by(p);
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0) {
+        log_error("the server's CPU time is not told: has it ended?");
+        return GR_EIO;
+    }
+    *out = 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
     return GR_OK;
 }
 
@@ -314,18 +295,18 @@ static enum gr_status look(struct point *p, struct row *r)
 
 static enum gr_status measure_opening(struct point *p, struct row *r)
 {
-    struct used before, after;
+    double before = 0.0, after = 0.0;
     GR_TRY(settle(p, &before));
     GR_TRY(gr_stub_clients_open(&p->clients));
     GR_TRY(wait_for(p, are_opened, "opened all sessions"));
     GR_TRY(settle(p, &after));
-    r->open_us = 1e-3 * (after.all_ns - before.all_ns) / r->n_session;
+    r->open_us = 1e-3 * (after - before) / r->n_session;
     return GR_OK;
 }
 
 static enum gr_status measure_rounds(struct point *p, struct row *r)
 {
-    struct used before, after;
+    double before = 0.0, after = 0.0;
     GR_TRY(settle(p, &before));
     const uint64_t n_before = p->clients.n_token;
     begin_rounds(p);
@@ -336,9 +317,7 @@ static enum gr_status measure_rounds(struct point *p, struct row *r)
     const uint64_t end_ns = gr_clock_ns();
     GR_TRY(settle(p, &after));
     const double n = (double)(p->clients.n_token - n_before);
-    const double all_ns = after.all_ns - before.all_ns;
-    r->commit_us = 1e-3 * all_ns / n;
-    r->kernel = 100.0 * (after.kernel_ns - before.kernel_ns) / all_ns;
+    r->commit_us = 1e-3 * (after - before) / n;
     r->rate = 1e9 * n / (double)(end_ns - p->begin_ns);
     return GR_OK;
 }
@@ -412,8 +391,8 @@ static enum gr_status run_row(const struct gr_bench_options *o, struct row *r)
 
 /* ---- the table ---- */
 
-static const char *const columns[] = {"targets",  "clients", "sessions", "us/opening", "COMMITs/s", "us/COMMIT",
-                                      "kernel %", "ping ms", "list ms",  "client ms",  "listed",    "answered"};
+static const char *const columns[] = {"targets", "clients", "sessions",  "us/opening", "COMMITs/s", "us/COMMIT",
+                                      "ping ms", "list ms", "client ms", "listed",     "answered"};
 
 static void print_row(struct gr_table *t, const struct row *r)
 {
@@ -423,7 +402,6 @@ static void print_row(struct gr_table *t, const struct row *r)
     gr_table_number(t, r->open_us, 1);
     gr_table_number(t, r->rate, 0);
     gr_table_number(t, r->commit_us, 2);
-    gr_table_number(t, r->kernel, 0);
     gr_table_number(t, r->ping_ms, 1);
     gr_table_number(t, r->list_ms, 1);
     gr_table_number(t, r->tool_ms, 1);
