@@ -2,6 +2,7 @@
 """Predicts what was measured, by `graft-bench simulate`, and sets both beside each other: the table of docs/scale.md.
 
 usage: bench/predict.py [BUILD]          Markdown to stdout; one line for each row that stands in docs/results
+       bench/predict.py --quick [BUILD]  the rows that take seconds; status 1 where one is more than 15 % off
 
 A fit is a row from which a cost was taken, so that it proves nothing; all other rows are predictions."""
 import argparse
@@ -9,6 +10,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 GEOMETRY = "bench/costs/h100-llama-3.1-8b.json"
@@ -82,27 +84,33 @@ def of_pair(build, machine, name, costs, max_tokens, prompt_tokens, more, match)
         yield print_row(machine, 1, mode, predict(build, "tok/s", [run]), row, "tok/s", "mean acceptance length", "")
 
 
+def quick(build):
+    """Rows of few sessions: on one device, on two, of another model, and on CPUs."""
+    yield from of_pair(build, "1 + 1 H100s, 64 tokens", "gpu-tp-4-layouts", GEOMETRY, 64, 20, TEXTS, lambda r: r["layout"] == "1 + 1")
+    yield from of_pair(build, "one H100, short prompts", "gpu-e2e-short", GEOMETRY, 256, 20, [*TEXTS, "--one-device"], lambda r: True)
+    yield from of_sessions(build, "SmolLM2, one H100", "gpu-smollm2-sessions",
+                           ["--costs", SMOLLM2, "--one-device", "--groups", "8", "--max-tokens", "128"], "decode tok/s",
+                           {(1, "plain"): "fit", (1, "trees"): "fit"})
+    yield from of_pair(build, "SmolLM2, 1 + 1 H100s", "gpu-smollm2-e2e", SMOLLM2, 160, 256, [], lambda r: r["mode"] in ("plain", "pair"))
+    yield from of_sessions(build, "demo pair, two CPUs", "cpu-sessions-eagle3",
+                           ["--costs", DEMO, "--one-device", "--groups", "8", "--max-tokens", "128", "--prompt-tokens", "20"], "tok/s", {})
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("build", nargs="?", default="build")
-    build = os.path.abspath(p.parse_args().build)
+    p.add_argument("--quick", action="store_true")
+    args = p.parse_args()
+    build = os.path.abspath(args.build)
     print("| machine | sessions | mode | predicted | measured | error % | acceptance, predicted | measured | |")
     print("|---|---:|---|---:|---:|---:|---:|---:|---|")
     one = ["--costs", GEOMETRY, "--one-device", "--groups", "8"]
-    errors = [*of_sessions(build, "8B geometry, one H100", "gpu-sessions-short", one, "tok/s", {"plain": "fit"}),
-              *of_sweep(build),
-              *of_pair(build, "1 + 1 H100s, 64 tokens", "gpu-tp-4-layouts", GEOMETRY, 64, 20, TEXTS,
-                       lambda r: r["layout"] == "1 + 1"),
-              *of_pair(build, "one H100, short prompts", "gpu-e2e-short", GEOMETRY, 256, 20, [*TEXTS, "--one-device"], lambda r: True),
-              *of_sessions(build, "SmolLM2, one H100", "gpu-smollm2-sessions",
-                           ["--costs", SMOLLM2, "--one-device", "--groups", "8", "--max-tokens", "128"], "decode tok/s",
-                           {(1, "plain"): "fit", (1, "trees"): "fit"}),
-              *of_pair(build, "SmolLM2, 1 + 1 H100s", "gpu-smollm2-e2e", SMOLLM2, 160, 256, [],
-                       lambda r: r["mode"] in ("plain", "pair")),
-              *of_sessions(build, "demo pair, two CPUs", "cpu-sessions-eagle3",
-                           ["--costs", DEMO, "--one-device", "--groups", "8", "--max-tokens", "128", "--prompt-tokens", "20"], "tok/s", {})]
+    long = () if args.quick else (*of_sessions(build, "8B geometry, one H100", "gpu-sessions-short", one, "tok/s", {"plain": "fit"}),
+                                  *of_sweep(build))
+    errors = [*long, *quick(build)]
     print(f"\n{len(errors)} rows; {sum(e <= 15.0 for e in errors)} within 15 %; the worst is {max(errors):.0f} % off.")
+    return 1 if args.quick and max(errors) > 15.0 else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,6 +6,7 @@ usage: test_simulate.py BUILD_DIR SOURCE_ROOT      prints TAP
 import json
 import os
 import subprocess
+import sys
 import tempfile
 
 from harness import BUILD, ROOT, SLOW, case, main
@@ -70,6 +71,14 @@ def recorded_texts_count():
         assert len(json.load(f)["texts"]) == 4
     row, = simulate("--texts", os.path.join(ROOT, "bench", "texts", "demo.json"), "--sessions", "4", "--modes", "trees")
     assert row["mean acceptance length"] > 2, row
+
+
+@case
+def what_was_measured_is_predicted_within_15_percent():
+    """A few rows of docs/results: the machines, their costs and the texts still make what was measured."""
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "predict.py"), "--quick", BUILD], capture_output=True, text=True,
+                          timeout=240 * SLOW, check=False)
+    assert done.returncode == 0 and " rows; " in done.stdout, done.stdout + done.stderr
 
 
 @case
