@@ -93,6 +93,16 @@ const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64
     return s != NULL ? &s->metrics : NULL;
 }
 
+uint32_t gr_orch_n_in_state(const struct gr_orch *o, enum gr_session_state state)
+{
+    return o->states.n[state];
+}
+
+const struct gr_totals *gr_orch_totals(const struct gr_orch *o)
+{
+    return &o->totals;
+}
+
 const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out)
 {
     const struct session *s = orch_find(o, session);

@@ -14,6 +14,7 @@
 #include "common/protocol/msg.h"
 #include "common/protocol/wishes.h"
 #include "orchestrator/machine/session_metrics.h"
+#include "orchestrator/machine/totals.h"
 
 #include <stdbool.h>
 
@@ -144,6 +145,9 @@ const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64
 /* Generated tokens of the turn so far, those that are final. */
 const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out);
 
+/* Over all sessions and workers, since the machine was created. */
+const struct gr_totals *gr_orch_totals(const struct gr_orch *o);
+
 struct gr_session_info {
     uint64_t id, idle_ns;
     enum gr_session_state state;
@@ -161,6 +165,8 @@ bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t no
 /* i-th place of the table; false: empty. */
 bool gr_orch_session_at(const struct gr_orch *o, int i, uint64_t now_ns, struct gr_session_info *out);
 int gr_orch_n_session(const struct gr_orch *o);
+/* How many are in a state. */
+uint32_t gr_orch_n_in_state(const struct gr_orch *o, enum gr_session_state state);
 int gr_orch_n_turn(const struct gr_orch *o); /* sessions that are neither idle nor gone */
 
 /* ---- workers. worker: the caller's number, less than the instance has room for ---- */
@@ -187,10 +193,11 @@ GR_NODISCARD enum gr_status gr_orch_drain(struct gr_orch *o, uint32_t worker, bo
 /* What a worker has to do. */
 struct gr_worker_status {
     uint64_t rtt_ns;
-    uint32_t n_session; /* that it holds, or is attached to */
-    uint32_t n_active;  /* of them in a turn: those that are being opened or closed, too */
-    bool draining;      /* gr_orch_drain() */
-    bool leaving;       /* it is to end, and has said so */
+    uint32_t n_block, n_free_block; /* of its KV pool, by its last PONG; n_block 0: none has come */
+    uint32_t n_session;             /* that it holds, or is attached to */
+    uint32_t n_active;              /* of them in a turn: those that are being opened or closed, too */
+    bool draining;                  /* gr_orch_drain() */
+    bool leaving;                   /* it is to end, and has said so */
 };
 /* NULL: nobody has joined under this number. out may be NULL. */
 const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, struct gr_worker_status *out);

@@ -132,7 +132,8 @@ static enum gr_status check_queue(struct gr_orch *o, uint32_t n_queued)
 static void begin_turn(struct gr_orch *o, struct session *s, uint32_t base)
 {
     const uint64_t timeout_ns = s->request.wishes.turn.timeout_ns;
-    orch_turn_begin(s, base, timeout_ns > 0 ? o->now_ns + GR_MIN(timeout_ns, TIMEOUT_MAX_NS) : 0);
+    orch_turn_begin(s, base, o->now_ns, timeout_ns > 0 ? o->now_ns + GR_MIN(timeout_ns, TIMEOUT_MAX_NS) : 0);
+    orch_count_begun(o, s);
     orch_with_failed(s, false);
     orch_with_avoid_none(s);
     orch_home_ask_all(s);
@@ -163,8 +164,8 @@ static uint64_t new_id(const struct gr_orch *o)
     return id;
 }
 
-enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
-                              uint64_t *session_out)
+static enum gr_status submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
+                             uint64_t *session_out)
 {
     char text[GR_MSG_TEXT_MAX];
     uint64_t model = 0;
@@ -182,7 +183,7 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     *s = (struct session){
         .id = new_id(o), .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
     orch_books_begin(&o->books, s, place);
-    orch_load_begin(s, o->worker);
+    orch_load_begin(o, s);
     orch_model_wish(s, request->model);
     const enum gr_status st = add_ids(o, s, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
@@ -203,6 +204,16 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     *session_out = s->id;
     open_or_queue(o, s, n_queued);
     return GR_OK;
+}
+
+enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
+                              uint64_t *session_out)
+{
+    const enum gr_status st = submit(o, request, now_ns, session_out);
+    if (st != GR_OK) {
+        gr_totals_refused(&o->totals, st);
+    }
+    return st;
 }
 
 static enum gr_status check_turn(struct gr_orch *o, const struct session *s, const struct gr_turn_request *turn,
@@ -232,7 +243,7 @@ static enum gr_status check_turn(struct gr_orch *o, const struct session *s, con
     return check_len(o, s->model.fingerprint, s->request.tokenizer_fingerprint, keep_len, turn->n_ids);
 }
 
-enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
+static enum gr_status append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
 {
     struct session *s = orch_find(o, session);
     o->now_ns = now_ns;
@@ -255,6 +266,15 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
         orch_reopen(o, s);
     }
     return GR_OK;
+}
+
+enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
+{
+    const enum gr_status st = append(o, session, turn, now_ns);
+    if (st != GR_OK) {
+        gr_totals_refused(&o->totals, st);
+    }
+    return st;
 }
 
 /* n_keep of the turn's generated tokens stay; its target, which goes idle with the turn or is idle already, follows. */

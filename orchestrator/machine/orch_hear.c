@@ -49,6 +49,7 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
         return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
     }
     if (!commit_fits(s, &m->commit)) {
+        o->totals.transcript_mismatches++;
         log_error("session %" GR_SESSION_ID_PRI
                   " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
                   "keep_len %u, %u tokens)",
@@ -56,6 +57,7 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
         orch_close(o, s, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
+    o->totals.withdrawn_tokens += s->turn.transcript.len - m->commit.keep_len;
     gr_metrics_drop(&s->metrics, s->turn.transcript.len - m->commit.keep_len);
     const uint32_t shown_len = s->turn.final_len;
     gr_transcript_cut(&s->turn.transcript, m->commit.keep_len);
@@ -66,9 +68,11 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
         return;
     }
     gr_metrics_take(&s->metrics, m, now_ns);
+    gr_totals_take(&o->totals, m, s->metrics.transport);
     const uint64_t id = s->id;
     const uint32_t turn = s->turn.number;
     orch_text_show(s, m->commit.final_len);
+    orch_count_shown(o, s, s->turn.final_len - shown_len);
     report(o, s, m);
     s = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
     if (o->io.on_tokens != NULL && s != NULL && s->turn.number == turn && s->turn.final_len > shown_len) {
@@ -105,6 +109,9 @@ static void on_opened(struct gr_orch *o, struct session *s, const struct gr_msg 
         log_debug("session %" GR_SESSION_ID_PRI ": %u tokens need not be computed again", s->id, m->opened.usable_len);
     }
     orch_specpv_opened(s, (enum gr_specpv_mode)m->opened.specpv);
+    if (!s->turn.has_run) {
+        orch_count_taken(o, s);
+    }
     orch_running(s);
     report_attached(o, s);
     orch_attach(o, s);
@@ -179,8 +186,9 @@ static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t work
     const bool broke = m->error.code == (uint32_t)-GR_ECLOSED; /* else it never stood */
     const bool again = broke || m->error.code == (uint32_t)-GR_AGAIN;
     if (broke || s->with.n_retry == 0 || !again) { /* one that is not to be had is one fall-back, however often tried */
-        orch_fall_back(s, GR_FALLBACK_DRAFTER_ERROR, text);
+        orch_fall_back(o, s, GR_FALLBACK_DRAFTER_ERROR, text);
     }
+    o->totals.drafter_errors++;
     orch_with_broke(s, text);
     if (again) {
         orch_with_retry(s, broke, o->now_ns);
@@ -296,6 +304,7 @@ static void on_closed(struct gr_orch *o, struct session *s)
 static void on_stats(struct gr_orch *o, struct session *s, const struct gr_msg *m)
 {
     gr_metrics_take(&s->metrics, m, 0);
+    gr_totals_take(&o->totals, m, s->metrics.transport);
     report(o, s, m);
     orch_with_stats(s);
     if (s->with.shed && s->at.target >= 0 && s->state != GR_SESSION_CLOSING) { /* no frame of it follows */
@@ -313,6 +322,7 @@ static void from_target(struct gr_orch *o, struct session *s, const struct gr_ms
     } else if (m->type == GR_MSG_PROGRESS) {
         report(o, s, m);
     } else if (m->type == GR_MSG_EVICTED) {
+        o->totals.evictions++;
         on_evicted(o, s);
     } else if (m->type == GR_MSG_ERROR) {
         on_target_error(o, s, m);
@@ -326,11 +336,13 @@ static void from_drafter(struct gr_orch *o, struct session *s, uint32_t worker, 
     if (m->type == GR_MSG_ATTACHED) {
         orch_with_stands(s, o->now_ns);
         gr_metrics_take(&s->metrics, m, 0);
+        gr_totals_take(&o->totals, m, s->metrics.transport);
         report(o, s, m);
     } else if (m->type == GR_MSG_ERROR) {
         on_drafter_error(o, s, worker, m);
     } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
         gr_metrics_take(&s->metrics, m, 0);
+        gr_totals_take(&o->totals, m, s->metrics.transport);
         report(o, s, m);
     } else if (m->type == GR_MSG_DRAFT_STATS) {
         on_stats(o, s, m);

@@ -1,9 +1,9 @@
 /* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
  * orch_books.c (which sessions wait, and when each is to be looked at), orch_load.c (how many sessions each worker
- * has), orch_model.c (which models there are), orch_place.c (which worker takes a session), orch_session.c (its ways
- * from state to state), orch_queue.c (who waits, and in which order), orch_workers.c (who is here, who fits, who is
- * silent), orch_ask.c (what clients ask for), orch_hear.c (what workers say), orch_step.c (what time brings), orch.c
- * (its life, and looking in). */
+ * has), orch_count.c (totals of turns), orch_model.c (which models there are), orch_place.c (which worker takes a
+ * session), orch_session.c (its ways from state to state), orch_queue.c (who waits, and in which order), orch_workers.c
+ * (who is here, who fits, who is silent), orch_ask.c (what clients ask for), orch_hear.c (what workers say), orch_step.c
+ * (what time brings), orch.c (its life, and looking in). */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
@@ -15,6 +15,7 @@
 #include "orchestrator/machine/queue_flows.h"
 #include "orchestrator/machine/queue_order.h"
 #include "orchestrator/machine/session_index.h"
+#include "orchestrator/machine/totals.h"
 #include "orchestrator/machine/transcript.h"
 
 #define ORCH_CHUNK 16 /* sessions whose memory is taken together */
@@ -92,6 +93,8 @@ struct session_turn {
     enum gr_finish finish;
     char text[GR_MSG_TEXT_MAX];
     uint64_t idle_since_ns;
+    uint64_t begun_ns;
+    uint64_t shown_ns;      /* when its last tokens became final; 0: none has */
     uint64_t wait_since_ns; /* since when no target runs the turn; 0: one does */
     uint64_t deadline_ns;   /* when its client's time is over; 0: it has no limit */
     uint64_t tag;           /* its turn among owners that wait (queue_order.h) */
@@ -119,11 +122,18 @@ struct orch_books {
     uint64_t newest_tag;         /* of the turns that were started */
 };
 
+/* orch_load.c: how many sessions are in each state, by enum gr_session_state; those that are free do not count. */
+struct orch_states {
+    uint32_t n[GR_SESSION_CLOSING + 1];
+};
+
 /* orch_load.c: where the session is counted: a worker's number and 1, 0: nowhere. */
 struct session_load {
-    struct worker *table;      /* whose counts these are; borrowed */
-    uint16_t holds, verifies;  /* at its target: at all, and in a turn */
-    uint16_t attached, drafts; /* the same of its drafter */
+    struct worker *table;       /* whose counts these are; borrowed */
+    struct orch_states *states; /* the same of the states */
+    enum gr_session_state as;   /* counted in them; GR_SESSION_FREE: it is not */
+    uint16_t holds, verifies;   /* at its target: at all, and in a turn */
+    uint16_t attached, drafts;  /* the same of its drafter */
 };
 
 struct session {
@@ -161,7 +171,7 @@ struct worker {
     struct gr_worker_info info;
     struct worker_load load;
     struct gr_round_forecast forecast; /* by its last PONG */
-    uint32_t n_free_block;             /* by its last PONG */
+    uint32_t n_block, n_free_block;    /* by its last PONG; n_block 0: none has come */
     struct ping ping[PING_MAX];        /* on their way, oldest first: PONGs come in order */
     uint32_t n_ping;
     uint64_t next_ping_ns, heard_ns, rtt_ns;
@@ -191,6 +201,8 @@ struct gr_orch {
     struct gr_session_index index;
     struct orch_books books;
     struct orch_models models;
+    struct orch_states states; /* orch_load.c */
+    struct gr_totals totals;
     int n_place; /* places that there are */
     int n_session;
     int last_target, last_drafter; /* that were chosen; orch_place.c */
@@ -199,7 +211,6 @@ struct gr_orch {
     bool some_leave;               /* a worker that has asked to be let go may be there; orch_workers.c */
     uint64_t workers_due_ns;       /* when workers are looked at; orch_workers.c */
     uint64_t last_id, now_ns, last_step_ns;
-    uint32_t n_refused;
     char why[GR_MSG_TEXT_MAX];
 };
 
@@ -251,7 +262,7 @@ void orch_books_looked_at(struct session *s, uint64_t at_ns);
 uint64_t orch_books_next_ns(const struct orch_books *b, uint64_t now_ns);
 
 /* ---- orch_load.c ---- */
-void orch_load_begin(struct session *s, struct worker *table);
+void orch_load_begin(struct gr_orch *o, struct session *s);
 /* The session's state, target or drafter has changed. */
 void orch_load_note(struct session *s);
 /* The session is over. */
@@ -259,11 +270,13 @@ void orch_load_leave(struct session *s);
 
 /* ---- orch_turn.c ---- */
 /* deadline_ns 0: its client gave it no limit. */
-void orch_turn_begin(struct session *s, uint32_t base, uint64_t deadline_ns);
+void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t deadline_ns);
 void orch_turn_tag(struct session *s, uint64_t tag);
 /* Its client was told this place in the queue. */
 void orch_turn_place(struct session *s, uint32_t place);
 void orch_turn_reopened(struct session *s);
+/* Tokens of it have become final. */
+void orch_turn_shown(struct session *s, uint64_t now_ns);
 void orch_turn_finish_as(struct session *s, enum gr_finish finish);
 void orch_turn_say(struct session *s, const char *text);
 /* States: */
@@ -283,7 +296,15 @@ void orch_text_show(struct session *s, uint32_t final_len);
 /* Forgets provisional tokens. */
 void orch_drop_provisional(struct session *s);
 /* The turn goes on with less than was asked for: told and counted. detail may be NULL. */
-void orch_fall_back(struct session *s, enum gr_fallback reason, const char *detail);
+void orch_fall_back(struct gr_orch *o, struct session *s, enum gr_fallback reason, const char *detail);
+
+/* ---- orch_count.c ---- */
+void orch_count_begun(struct gr_orch *o, const struct session *s);
+/* A target has it, for the first time. */
+void orch_count_taken(struct gr_orch *o, const struct session *s);
+/* n more of its tokens have become final. */
+void orch_count_shown(struct gr_orch *o, struct session *s, uint32_t n);
+void orch_count_ended(struct gr_orch *o, const struct session *s, enum gr_finish finish);
 
 /* ---- orch_home.c ---- */
 void orch_home_choose(struct session *s, int target);

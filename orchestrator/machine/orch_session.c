@@ -63,7 +63,7 @@ static bool accept_numerics(struct gr_orch *o, struct session *s, int target)
         orch_fail_turn(o, s, text);
         return false;
     }
-    orch_fall_back(s, GR_FALLBACK_NUMERICS, text);
+    orch_fall_back(o, s, GR_FALLBACK_NUMERICS, text);
     return true;
 }
 
@@ -143,6 +143,7 @@ void orch_reopen(struct gr_orch *o, struct session *s)
     orch_detach(o, s);
     s->epoch++;
     orch_with_new_epoch(s);
+    o->totals.reopens++;
     orch_turn_reopened(s);
     if (s->at.target < 0) {
         orch_open(o, s);
@@ -335,6 +336,7 @@ static void report_end(struct gr_orch *o, struct session *s, bool was_in_turn)
     void *user = s->request.user;
     orch_turn_over(s);
     if (was_in_turn) {
+        orch_count_ended(o, s, s->turn.finish);
         o->io.on_done(o->io.ctx, s->id, user, s->turn.finish, s->turn.text);
     }
     if (s->request.wishes.keep_open && o->io.on_closed != NULL) {
@@ -429,6 +431,7 @@ void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, 
     orch_drop_provisional(s);
     char copy[GR_MSG_TEXT_MAX]; /* text may lie in the session, which the client may change from within on_done */
     snprintf(copy, sizeof(copy), "%s", text);
+    orch_count_ended(o, s, finish);
     go_idle(o, s);
     o->io.on_done(o->io.ctx, s->id, s->request.user, finish, copy);
 }

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-void orch_turn_begin(struct session *s, uint32_t base, uint64_t deadline_ns)
+void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t deadline_ns)
 {
     struct session_turn *t = &s->turn;
     t->number++;
@@ -16,6 +16,8 @@ void orch_turn_begin(struct session *s, uint32_t base, uint64_t deadline_ns)
     t->n_fallback = t->n_reopen = 0;
     t->is_open = true;
     t->has_run = false;
+    t->begun_ns = now_ns;
+    t->shown_ns = 0;
     t->wait_since_ns = 0;
     t->deadline_ns = deadline_ns;
     t->place = 0;
@@ -37,6 +39,11 @@ void orch_turn_reopened(struct session *s)
 {
     s->turn.n_reopen++;
     s->metrics.reopens++;
+}
+
+void orch_turn_shown(struct session *s, uint64_t now_ns)
+{
+    s->turn.shown_ns = now_ns;
 }
 
 void orch_turn_finish_as(struct session *s, enum gr_finish finish)
@@ -124,9 +131,10 @@ void orch_drop_provisional(struct session *s)
     gr_transcript_cut(&t->transcript, t->final_len);
 }
 
-void orch_fall_back(struct session *s, enum gr_fallback reason, const char *detail)
+void orch_fall_back(struct gr_orch *o, struct session *s, enum gr_fallback reason, const char *detail)
 {
     gr_fall_back(&s->turn.fallbacks, reason, s->id, 0, detail);
     s->turn.n_fallback++;
     gr_metrics_fall_back(&s->metrics);
+    gr_totals_fall_back(&o->totals);
 }

@@ -65,7 +65,7 @@ static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const struct gr
     struct gr_msg m = {.type = GR_MSG_ERROR, .error = {.code = (uint32_t)-GR_EMISMATCH}};
     snprintf(m.error.text, sizeof(m.error.text), "%s", text);
     snprintf(o->why, sizeof(o->why), "%s", text);
-    o->n_refused++;
+    o->totals.workers_refused++;
     log_error("a worker was refused%s%s: %s", info->peer[0] != '\0' ? " that came from " : "", info->peer, text);
     o->io.send(o->io.ctx, worker, &m);
     return GR_EMISMATCH;
@@ -136,6 +136,7 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
     if (info->role == GR_WORKER_TARGET && orch_model_is_taken(o, info, text)) {
         return refuse(o, worker, info, text);
     }
+    o->totals.workers_joined[info->role]++;
     const bool drained = claim_drained(o, info->incarnation);
     o->worker[worker] = (struct worker){.joined = true,
                                         .drained = drained,
@@ -162,7 +163,7 @@ enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, enum gr_worke
     return gr_orch_join(o, worker, &info, now_ns);
 }
 
-static void lose_target(struct gr_orch *o, struct session *s)
+static void lose_target(struct gr_orch *o, struct session *s, uint32_t worker)
 {
     orch_home_closed(s);
     orch_drop_provisional(s);
@@ -174,19 +175,21 @@ static void lose_target(struct gr_orch *o, struct session *s)
     } else if (s->turn.transcript.len - s->turn.len >= s->request.wishes.turn.max_tokens) {
         orch_end_turn(o, s, GR_FINISH_LENGTH, "");
     } else {
-        log_warn("session %" GR_SESSION_ID_PRI ": its target is lost; re-opening it as epoch %u when there is one",
-                 s->id, s->epoch + 1);
+        log_warn("session %" GR_SESSION_ID_PRI ": its target is lost (worker %u); re-opening it as epoch %u when there is one",
+                 s->id, worker + 1, s->epoch + 1);
         orch_reopen(o, s);
     }
 }
 
-static void lose_drafter(struct gr_orch *o, struct session *s)
+static void lose_drafter(struct gr_orch *o, struct session *s, uint32_t worker)
 {
+    char detail[32];
     orch_with_lost(s);
     if (s->state != GR_SESSION_RUNNING && s->state != GR_SESSION_OPENING) {
         return;
     }
-    orch_fall_back(s, GR_FALLBACK_DRAFTER_LOST, NULL);
+    snprintf(detail, sizeof(detail), "worker %u", worker + 1);
+    orch_fall_back(o, s, GR_FALLBACK_DRAFTER_LOST, detail);
     orch_attach(o, s); /* to another one, if there is one */
 }
 
@@ -197,6 +200,8 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     o->worker[worker].joined = false;
     if (o->worker[worker].let_go) {
         orch_model_leave(o, &o->worker[worker].info);
+    } else {
+        o->totals.workers_lost[o->worker[worker].info.role]++;
     }
     for (int i = 0; i < o->n_place; i++) {
         struct session *s = orch_at(o, i);
@@ -205,13 +210,13 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
             orch_finish_if_released(o, s);
         }
         if (s->state != GR_SESSION_FREE && s->with.drafter == (int)worker) {
-            lose_drafter(o, s);
+            lose_drafter(o, s, worker);
         }
         if (s->state != GR_SESSION_FREE && s->at.home == (int)worker) {
             orch_home_gone(s);
         }
         if (s->state != GR_SESSION_FREE && s->at.target == (int)worker) {
-            lose_target(o, s);
+            lose_target(o, s, worker);
         }
     }
 }
@@ -324,6 +329,7 @@ void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, ui
     w->n_ping--;
     memmove(w->ping, w->ping + 1, w->n_ping * sizeof(w->ping[0]));
     w->rtt_ns = now_ns - p.sent_ns;
+    w->n_block = m->pong.n_block;
     w->n_free_block = m->pong.n_free_block;
     w->forecast = (struct gr_round_forecast){.n_active = m->pong.n_turn,
                                              .round_ns = (double)m->pong.round_ns,
@@ -414,6 +420,8 @@ const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t wo
         *out = (struct gr_worker_status){.rtt_ns = w->rtt_ns,
                                          .n_session = w->load.n_held,
                                          .n_active = w->load.n_active,
+                                         .n_block = w->n_block,
+                                         .n_free_block = w->n_free_block,
                                          .draining = w->drained,
                                          .leaving = w->leaving};
     }
@@ -422,5 +430,5 @@ const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t wo
 
 uint32_t gr_orch_n_refused(const struct gr_orch *o)
 {
-    return o->n_refused;
+    return (uint32_t)o->totals.workers_refused;
 }

@@ -489,7 +489,7 @@ void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
             s->client = NOBODY;
             if (s->in_turn) {
                 log_info("session %" GR_SESSION_ID_PRI ": its client is gone; its turn is cut", s->session);
-                enum gr_status st = gr_orch_stop(d->orch, s->session, 0, UINT32_MAX, GR_FINISH_STOP);
+                enum gr_status st = gr_orch_stop(d->orch, s->session, 0, UINT32_MAX, GR_FINISH_CLOSED);
                 (void)st; /* it is in its turn */
             }
         }

@@ -231,11 +231,13 @@ uint32_t held_by(const struct fleet *f, uint32_t worker)
 void check_counts(const struct fleet *f)
 {
     uint32_t n[WORKER_MAX] = {0};
+    uint32_t in_state[GR_SESSION_CLOSING + 1] = {0};
     struct gr_session_info info;
     int n_session = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
         if (gr_orch_session_at(f->orch, i, f->now_ns, &info)) {
             n_session++;
+            in_state[info.state]++;
             if (info.target >= 0) {
                 n[info.target]++;
             }
@@ -245,6 +247,9 @@ void check_counts(const struct fleet *f)
         }
     }
     assert_int_equal(n_session, gr_orch_n_session(f->orch));
+    for (int i = GR_SESSION_WAITING; i <= GR_SESSION_CLOSING; i++) {
+        assert_int_equal(gr_orch_n_in_state(f->orch, (enum gr_session_state)i), in_state[i]);
+    }
     for (uint32_t i = 0; i < WORKER_MAX; i++) {
         assert_int_equal(held_by(f, i), n[i]);
     }

@@ -1,0 +1,33 @@
+/* Turns as the totals see them: each begins once, is taken by a target once, and ends once. */
+#include "orchestrator/machine/orch_internal.h"
+
+void orch_count_begun(struct gr_orch *o, const struct session *s)
+{
+    o->totals.turns_begun++;
+    o->totals.prompt_tokens += s->turn.len - s->turn.base;
+}
+
+void orch_count_taken(struct gr_orch *o, const struct session *s)
+{
+    gr_histogram_add(&o->totals.queue, o->now_ns - s->turn.begun_ns, 1);
+}
+
+void orch_count_shown(struct gr_orch *o, struct session *s, uint32_t n)
+{
+    if (n == 0) {
+        return;
+    }
+    o->totals.generation_tokens += n;
+    if (s->turn.shown_ns == 0) {
+        gr_histogram_add(&o->totals.first_token, o->now_ns - s->turn.begun_ns, 1);
+    } else {
+        gr_histogram_add(&o->totals.inter_token, (o->now_ns - s->turn.shown_ns) / n, n);
+    }
+    orch_turn_shown(s, o->now_ns);
+}
+
+void orch_count_ended(struct gr_orch *o, const struct session *s, enum gr_finish finish)
+{
+    o->totals.turns_ended[finish]++;
+    gr_histogram_add(&o->totals.turn, o->now_ns - s->turn.begun_ns, 1);
+}
