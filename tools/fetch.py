@@ -117,6 +117,9 @@ FILES = {
     # Vocabularies of many models, without weights; MIT.
     "vocabularies": Pinned("llama-cpp-python", "llama_cpp_python-0.3.36.tar.gz",
                            "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e", None),
+    # Prometheus' own reader of /metrics; Apache-2.0.
+    "prometheus-client": Pinned("prometheus-client", "prometheus_client-0.26.0-py3-none-any.whl",
+                                "fa93d06737aa02bacd05794768508bb97d2fbee28cb3bca04eaae92f0ca953d6", 64494),
     # Hugging Face's tokenizers, which tests compare with and run; Apache-2.0.
     "tokenizers": Pinned("tokenizers", "tokenizers-0.23.3-cp310-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
                          "376851d22bcf9d650a5c3090bb83e6cf9e895fbf0595369fa4cd43c1f69b5f87", None),

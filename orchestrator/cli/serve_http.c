@@ -161,10 +161,18 @@ static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
         const struct gr_worker_info *w = gr_orch_worker(h->orch, i, &status);
         const bool fits = w != NULL && w->role == GR_WORKER_TARGET && !status.leaving &&
                           (w->tokenizer_fingerprint == 0 || w->tokenizer_fingerprint == h->served[0].fingerprint);
+        if (w != NULL) {
+            s.worker[s.n_worker++] = (struct gr_http_worker){.number = i + 1, .role = w->role, .status = status};
+        }
         s.n_target += fits;
         s.n_ctx = fits ? GR_MAX(s.n_ctx, w->n_ctx_max) : s.n_ctx;
     }
-    s.counts = gr_front_count(h->front);
+    for (int i = GR_SESSION_WAITING; i <= GR_SESSION_CLOSING; i++) {
+        s.n_session[i] = gr_orch_n_in_state(h->orch, (enum gr_session_state)i);
+    }
+    s.n_running = s.n_session[GR_SESSION_RUNNING];
+    s.n_waiting = s.n_session[GR_SESSION_WAITING] + s.n_session[GR_SESSION_OPENING];
+    s.totals = *gr_orch_totals(h->orch);
     return s;
 }
 

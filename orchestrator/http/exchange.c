@@ -17,9 +17,11 @@ struct exchange {
     struct gr_guest *guest; /* its connection */
     struct gr_admission admission;
     int fd;
-    char *body;               /* owned */
-    size_t len, cap, n_read;  /* of the body; n_read: all that has come */
-    struct gr_stream *stream; /* a reference; NULL: not handed on yet */
+    char *body;                 /* owned */
+    size_t len, cap, n_read;    /* of the body; n_read: all that has come */
+    struct gr_stream *stream;   /* a reference; NULL: not handed on yet */
+    const struct gr_page *page; /* at its path; NULL: none is */
+    int http_status;            /* that was sent; 0: none yet */
     bool answered, is_http_10, is_last;
 };
 
@@ -51,6 +53,7 @@ static enum MHD_Result queue_response(struct exchange *x, int http_status, const
 {
     add_headers(x, r, http_status, type);
     x->answered = true;
+    x->http_status = http_status;
     const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)http_status, r);
     MHD_destroy_response(r);
     return queued;
@@ -143,6 +146,7 @@ static void check(struct exchange *x, const char *path, const char *method)
     pthread_mutex_lock(&h->lock);
     gr_door_ask(&h->door, &v, &x->admission);
     pthread_mutex_unlock(&h->lock);
+    x->page = gr_page_find(path);
     x->is_last = v.excess != GR_GUEST_FITS;
 }
 
@@ -235,7 +239,8 @@ static enum MHD_Result answer_from_stream(struct exchange *x)
 static enum MHD_Result answer_at_once(struct exchange *x)
 {
     const struct gr_http_state s = gr_http_state_of(x->h);
-    const struct gr_page_fleet fleet = {.state = &s, .served = x->h->c.served, .n_served = x->h->c.n_served};
+    const struct gr_page_fleet fleet = {
+        .state = &s, .http = &x->h->counts, .served = x->h->c.served, .n_served = x->h->c.n_served};
     const char *type = "application/json";
     int http_status = 200;
     char *text = x->admission.page->make(&fleet, &http_status, &type);
@@ -298,6 +303,7 @@ void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, 
         gr_front_post_gone(x->h->c.front);
         gr_stream_drop(x->stream);
     }
+    gr_http_count(&x->h->counts, gr_page_number(x->page), x->http_status);
     (void)!enter(x, GR_GUEST_IDLE);
     free(x->body);
     free(x);

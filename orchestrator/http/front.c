@@ -18,7 +18,6 @@ struct gr_front {
     bool ended;
     struct gr_job *job;                            /* owned: those that are being answered */
     struct gr_job_answer *at[GR_FRONT_ANSWER_MAX]; /* by client number, less first_client */
-    struct gr_front_counts counts;
 };
 
 enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front **out)
@@ -82,11 +81,6 @@ int gr_front_fd(const struct gr_front *f)
     return f->fd;
 }
 
-struct gr_front_counts gr_front_count(const struct gr_front *f)
-{
-    return f->counts;
-}
-
 int gr_front_n_job(const struct gr_front *f)
 {
     int n = 0;
@@ -146,24 +140,14 @@ void gr_front_post_gone(struct gr_front *f)
 
 /* ---- ends ---- */
 
-static void count_end(struct gr_front *f, enum gr_finish finish)
-{
-    f->counts.n_stop += finish == GR_FINISH_STOP;
-    f->counts.n_length += finish == GR_FINISH_LENGTH;
-    f->counts.n_error += finish != GR_FINISH_STOP && finish != GR_FINISH_LENGTH;
-}
-
 /* The answer's number is free for another. */
 static void let_go(struct gr_front *f, struct gr_job_answer *a)
 {
     if (!a->over) {
         a->over = true;
         a->job->n_over++;
-        f->counts.generation_tokens += a->turn_text.n_final;
         if (a->client != 0) {
             f->at[a->client - f->c.first_client] = NULL;
-            f->counts.n_running -= a->begun;
-            f->counts.n_waiting -= !a->begun;
         }
     }
 }
@@ -174,7 +158,6 @@ static void give_up(struct gr_front *f, struct gr_job *j)
     for (int i = 0; i < j->n_answer; i++) {
         struct gr_job_answer *a = &j->answer[i];
         if (!a->over) {
-            f->counts.n_abort++;
             let_go(f, a);
             if (a->client != 0) {
                 f->c.leave(f->c.ctx, a->client);
@@ -334,13 +317,7 @@ static void on_commit(struct gr_front *f, struct gr_job_answer *a, const struct 
     if (a->stop_sent) {
         return; /* it was on its way when the answer was stopped */
     }
-    if (!a->begun) {
-        a->begun = true;
-        f->counts.n_waiting--;
-        f->counts.n_running++;
-    }
     gr_metrics_take(&a->metrics, m, now_ns);
-    f->counts.cached_tokens += a->index % a->job->ask.n_each == 0 ? m->commit.n_cached : 0;
     if (gr_turn_text_take(&a->turn_text, &m->commit, &a->job->ask.wishes.turn.stop_ids, &stopped) != GR_OK) {
         fail_with(a->job, 500, "the tokens that came do not continue the text");
         return;
@@ -357,7 +334,6 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
 {
     struct gr_job *j = a->job;
     a->finish = a->stop_sent ? GR_FINISH_STOP : (enum gr_finish)m->finished.finish;
-    count_end(f, a->finish);
     if (a->finish == GR_FINISH_TIMEOUT) {
         fail_with(j, 408, m->finished.text);
     } else if (a->finish == GR_FINISH_ERROR) {
@@ -405,7 +381,6 @@ void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m
         break;
     case GR_MSG_ERROR:
         fail_with(a->job, refusal_status(m->error.code), m->error.text);
-        f->counts.n_error++;
         let_go(f, a);
         break;
     default:
@@ -421,7 +396,6 @@ static bool take_number(struct gr_front *f, struct gr_job_answer *a)
         if (f->at[i] == NULL) {
             f->at[i] = a;
             a->client = f->c.first_client + i;
-            f->counts.n_waiting++;
             return true;
         }
     }
@@ -492,13 +466,9 @@ static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
     j->next = f->job;
     f->job = j;
     j->said_ns = now_ns;
-    f->counts.n_job++;
     if (prepare_answers(j) != GR_OK) {
         fail_with(j, 500, "out of memory");
         return;
-    }
-    for (int i = 0; i < j->ask.n_prompt; i++) {
-        f->counts.prompt_tokens += j->ask.prompt[i].n_ids;
     }
     for (int i = 0; i < j->n_answer && !j->failed; i++) {
         if (!take_number(f, &j->answer[i])) {

@@ -19,13 +19,6 @@ struct gr_front_config {
     uint32_t first_client;                     /* numbers from here on, GR_FRONT_ANSWER_MAX of them, are answers */
 };
 
-/* Of all jobs; gauges and totals. */
-struct gr_front_counts {
-    uint64_t n_job, n_stop, n_length, n_abort, n_error; /* that have begun, and of them how their answers ended */
-    uint64_t prompt_tokens, cached_tokens, generation_tokens;
-    uint64_t n_waiting, n_running; /* answers, now */
-};
-
 GR_NODISCARD enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front **out);
 /* Responses that are being made end; nothing is taken any more. NULL is legal. */
 void gr_front_end(struct gr_front *f);
@@ -47,7 +40,6 @@ uint64_t gr_front_run(struct gr_front *f, uint64_t now_ns);
 bool gr_front_has_client(const struct gr_front *f, uint32_t client);
 /* What the desk tells a client of gr_front_has_client(). */
 void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
-struct gr_front_counts gr_front_count(const struct gr_front *f);
 int gr_front_n_job(const struct gr_front *f);
 
 #endif

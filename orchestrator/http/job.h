@@ -19,7 +19,7 @@ struct gr_job_answer {
     uint32_t client;  /* its number at the desk; 0: none yet */
     uint64_t session; /* 0: not open yet */
     uint32_t turn;
-    bool begun, over, stop_sent;
+    bool over, stop_sent;
     enum gr_finish finish;
     uint32_t n_told; /* tokens whose values were sent */
     struct gr_turn_text turn_text;

@@ -1,6 +1,8 @@
 #include "orchestrator/http/pages.h"
 
-#include <inttypes.h>
+#include "orchestrator/http/metrics.h"
+
+#include <assert.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,43 +66,6 @@ static char *make_models(const struct gr_page_fleet *f, int *http_status, const 
     return dump(json_pack("{s:s, s:o}", "object", "list", "data", data));
 }
 
-/* ---- Prometheus' text format, 0.0.4 ---- */
-
-static void counter(FILE *out, const char *name, const char *help)
-{
-    fprintf(out, "# HELP graft_%s %s\n# TYPE graft_%s counter\n", name, help, name);
-}
-
-static void gauge(FILE *out, const char *name, const char *help, uint64_t value)
-{
-    fprintf(out, "# HELP graft_%s %s\n# TYPE graft_%s gauge\ngraft_%s %" PRIu64 "\n", name, help, name, name, value);
-}
-
-static void write_metrics(FILE *out, const struct gr_http_state *s)
-{
-    const struct gr_front_counts *c = &s->counts;
-    const struct {
-        const char *reason;
-        uint64_t n;
-    } ends[] = {{"stop", c->n_stop}, {"length", c->n_length}, {"abort", c->n_abort}, {"error", c->n_error}};
-    counter(out, "requests_total", "Requests that were taken.");
-    fprintf(out, "graft_requests_total %" PRIu64 "\n", c->n_job);
-    counter(out, "answers_total", "Answers that have ended, by how.");
-    for (size_t i = 0; i < GR_ARRAY_LEN(ends); i++) {
-        fprintf(out, "graft_answers_total{finished_reason=\"%s\"} %" PRIu64 "\n", ends[i].reason, ends[i].n);
-    }
-    counter(out, "prompt_tokens_total", "Tokens of prompts.");
-    fprintf(out, "graft_prompt_tokens_total %" PRIu64 "\n", c->prompt_tokens);
-    counter(out, "prompt_tokens_cached_total", "Tokens of prompts that were not computed again.");
-    fprintf(out, "graft_prompt_tokens_cached_total %" PRIu64 "\n", c->cached_tokens);
-    counter(out, "generation_tokens_total", "Tokens of answers that have ended.");
-    fprintf(out, "graft_generation_tokens_total %" PRIu64 "\n", c->generation_tokens);
-    gauge(out, "num_requests_running", "Answers that are being generated.", c->n_running);
-    gauge(out, "num_requests_waiting", "Answers that wait for a target, or for their first token.", c->n_waiting);
-    gauge(out, "targets", "Target workers that are there.", s->n_target);
-    gauge(out, "drafters", "Draft workers that are there.", s->n_draft);
-}
-
 static char *make_metrics(const struct gr_page_fleet *f, int *http_status, const char **type)
 {
     char *text = NULL;
@@ -111,7 +76,7 @@ static char *make_metrics(const struct gr_page_fleet *f, int *http_status, const
     if (out == NULL) {
         return NULL;
     }
-    write_metrics(out, f->state);
+    gr_metrics_write(out, f->state, f->http, gr_page_path);
     if (fclose(out) != 0) {
         free(text);
         return NULL;
@@ -132,6 +97,18 @@ static const struct gr_page pages[] = {
     {.path = "/version", .make = make_version},
     {.path = "/metrics", .make = make_metrics},
 };
+
+static_assert(GR_ARRAY_LEN(pages) == GR_HTTP_PATHS - 1, "one count for each page, and one for all other paths");
+
+int gr_page_number(const struct gr_page *page)
+{
+    return page != NULL ? (int)(page - pages) : GR_HTTP_PATHS - 1;
+}
+
+const char *gr_page_path(int i)
+{
+    return i < GR_HTTP_PATHS - 1 ? pages[i].path : "other";
+}
 
 const struct gr_page *gr_page_find(const char *path)
 {

@@ -3,11 +3,13 @@
 #ifndef GR_ORCHESTRATOR_HTTP_PAGES_H
 #define GR_ORCHESTRATOR_HTTP_PAGES_H
 
+#include "orchestrator/http/http_counts.h"
 #include "orchestrator/http/readers.h"
 #include "orchestrator/http/server.h"
 
 struct gr_page_fleet {
     const struct gr_http_state *state;
+    const struct gr_http_counts *http;
     const struct gr_served *served;
     int n_served;
 };
@@ -23,5 +25,9 @@ struct gr_page {
 
 /* Doubled slashes, and one at the end, do not count. NULL: there is nothing. */
 const struct gr_page *gr_page_find(const char *path);
+/* Pages and, for NULL, all other paths together, from 0. */
+int gr_page_number(const struct gr_page *page);
+/* A name for each number: the path, or "other". */
+const char *gr_page_path(int i);
 
 #endif

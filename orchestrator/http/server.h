@@ -5,10 +5,19 @@
 #define GR_ORCHESTRATOR_HTTP_SERVER_H
 
 #include "orchestrator/http/front.h"
+#include "orchestrator/machine/orch.h"
 
 #define GR_HTTP_MODEL_MAX 16 /* models that are served */
 
 struct gr_http;
+
+enum gr_http_worker_state { GR_HTTP_WORKER_SERVING, GR_HTTP_WORKER_DRAINED, GR_HTTP_WORKER_LEAVING };
+
+struct gr_http_worker {
+    uint32_t number; /* from 1 */
+    enum gr_worker_role role;
+    struct gr_worker_status status;
+};
 
 /* What the orchestrator's thread knows of the fleet. */
 struct gr_http_state {
@@ -16,7 +25,11 @@ struct gr_http_state {
     uint32_t n_target_wanted, n_draft_wanted; /* with so many it is ready; at least one target */
     uint32_t n_ctx;                           /* of the target that has most; 0: there is none */
     bool draining;
-    struct gr_front_counts counts;
+    uint32_t n_running, n_waiting; /* turns */
+    uint32_t n_session[GR_SESSION_CLOSING + 1];
+    uint32_t n_worker;
+    struct gr_http_worker worker[GR_ORCH_WORKER_MAX]; /* (n_worker) */
+    struct gr_totals totals;
 };
 
 struct gr_http_config {

@@ -4,6 +4,7 @@
 
 #include "orchestrator/http/door.h"
 #include "orchestrator/http/guests.h"
+#include "orchestrator/http/http_counts.h"
 #include "orchestrator/http/listener.h"
 #include "orchestrator/http/readers.h"
 #include "orchestrator/http/server.h"
@@ -19,8 +20,9 @@ struct gr_http {
     struct gr_readers *readers;
     struct gr_watch *watch;
     struct gr_guests *guests;
-    char *too_late;       /* owned: the response to who is too slow */
-    pthread_mutex_t lock; /* of the rest */
+    char *too_late;               /* owned: the response to who is too slow */
+    struct gr_http_counts counts; /* of the library's thread alone */
+    pthread_mutex_t lock;         /* of the rest */
     struct gr_http_state state;
     struct gr_door door;
     struct gr_api_keys *keys; /* owned; NULL: none are asked for */

@@ -1,10 +1,21 @@
 /* Turns as the totals see them: each begins once, is taken by a target once, and ends once. */
 #include "orchestrator/machine/orch_internal.h"
 
+/* Of several answers to one prompt the first alone brings it. */
+static bool has_own_prompt(const struct session *s)
+{
+    return s->turn.number > 1 || s->request.wishes.fork_of == 0;
+}
+
 void orch_count_begun(struct gr_orch *o, const struct session *s)
 {
     o->totals.turns_begun++;
-    o->totals.prompt_tokens += s->turn.len - s->turn.base;
+    o->totals.prompt_tokens += has_own_prompt(s) ? s->turn.len - s->turn.base : 0;
+}
+
+void orch_count_cached(struct gr_orch *o, const struct session *s, uint32_t n)
+{
+    o->totals.cached_tokens += has_own_prompt(s) ? n : 0;
 }
 
 void orch_count_taken(struct gr_orch *o, const struct session *s)

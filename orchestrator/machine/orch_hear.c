@@ -72,6 +72,7 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
     const uint64_t id = s->id;
     const uint32_t turn = s->turn.number;
     orch_text_show(s, m->commit.final_len);
+    orch_count_cached(o, s, m->commit.n_cached);
     orch_count_shown(o, s, s->turn.final_len - shown_len);
     report(o, s, m);
     s = orch_find(o, id); /* the client may have stopped it, and begun the next turn */

@@ -302,6 +302,8 @@ void orch_fall_back(struct gr_orch *o, struct session *s, enum gr_fallback reaso
 void orch_count_begun(struct gr_orch *o, const struct session *s);
 /* A target has it, for the first time. */
 void orch_count_taken(struct gr_orch *o, const struct session *s);
+/* n tokens before its answer were not computed for it. */
+void orch_count_cached(struct gr_orch *o, const struct session *s, uint32_t n);
 /* n more of its tokens have become final. */
 void orch_count_shown(struct gr_orch *o, struct session *s, uint32_t n);
 void orch_count_ended(struct gr_orch *o, const struct session *s, enum gr_finish finish);

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""/metrics: what Prometheus' own tools say of it, that every request ends in one count, and that every failure has a count
+and a line.
+
+usage: test_metrics.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+from harness import DRAFT, ROOT, SLOW, TARGET, case, main, wait_for
+from endpoint import PROMPT, Endpoint
+from served import worker
+
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import fetch  # pylint: disable=wrong-import-position
+
+LONG = {"prompt": PROMPT, "max_tokens": 3000, "temperature": 0, "ignore_eos": True}
+SECRET = "sk-never-in-metrics-0123456789"
+
+
+def text_of(s):
+    status, text, r = s.ask("GET", "/metrics")
+    assert status == 200 and r.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8", r.getheaders()
+    return text
+
+
+def parser():
+    """prometheus_client's, or None and why."""
+    try:
+        sys.path.insert(0, fetch.path_of("prometheus-client"))
+        from prometheus_client.parser import text_string_to_metric_families  # pylint: disable=import-outside-toplevel
+        return text_string_to_metric_families, ""
+    except (fetch.CannotBeHad, ImportError) as e:
+        return None, str(e)
+
+
+def check_by_promtool(text):
+    if not shutil.which("promtool"):
+        print("# promtool is not installed (Debian's package prometheus)")
+        return
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True,
+                          timeout=60 * SLOW, check=False)
+    assert done.returncode == 0 and not done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def check_by_client(text):
+    parse, why = parser()
+    if parse is None:
+        print(f"# prometheus_client: {why}")
+        return
+    families = {f.name: f for f in parse(text)}
+    assert families["graft_request_success"].type == "counter", families.keys()
+    turns = families["graft_e2e_request_latency_seconds"].samples
+    count = [x.value for x in turns if x.name.endswith("_count")]
+    assert count == [x.value for x in turns if x.labels.get("le") == "+Inf"] and count[0] >= 1, turns
+    for f in families.values():
+        assert f.documentation and len({(x.name, *sorted(x.labels.items())) for x in f.samples}) == len(f.samples), f
+
+
+@case
+def tools_of_prometheus_read_it():
+    with Endpoint() as s:
+        s.complete()
+        s.complete(user=SECRET)
+        text = text_of(s)
+        assert SECRET not in text
+        check_by_promtool(text)
+        check_by_client(text)
+        times = []
+        for _ in range(30):
+            begin = time.monotonic()
+            text_of(s)
+            times.append(time.monotonic() - begin)
+        print(f"# a scrape: {statistics.median(times) * 1e3:.1f} ms, {len(text)} bytes")
+        assert statistics.median(times) < .05 * SLOW, times
+
+
+def ends(s):
+    """Turns by how they ended, and requests for completions by status."""
+    m = s.metrics()
+    found = {k: v for k, v in m.items() if k.startswith(("graft_request_success_total", "graft_requests_refused_total"))}
+    http = {k: v for k, v in m.items() if k.startswith('graft_http_requests_total{path="/v1/completions"')}
+    return {re.search(r'="(\w+)"', k).group(1): v for k, v in found.items() if v}, \
+        {re.search(r'code="(\w+)"', k).group(1): v for k, v in http.items()}
+
+
+def settled(s, turns, http):
+    wait_for(lambda: s.is_quiet() and ends(s) == (turns, http))
+    m = s.metrics()
+    begun = sum(v for k, v in turns.items() if k not in ("full", "limit", "invalid"))
+    assert m["graft_requests_total"] == begun == m["graft_e2e_request_latency_seconds_count"], m
+
+
+@case
+def every_request_ends_in_one_count():
+    with Endpoint("--sessions", "1", "--queue-max", "1", draft=False) as s:
+        whole = s.complete(max_tokens=60)["choices"][0]["text"]
+        s.complete(max_tokens=60, stop=whole[20:26])
+        settled(s, {"length": 1, "stop": 1}, {"200": 2})
+        s.post("/v1/completions", dict(LONG, n=0), status=400)
+        s.post("/v1/completions", dict(LONG, model="another"), status=404)
+        s.post("/v1/completions", dict(LONG, prompt="x" * 400000), status=400)
+        s.ask("POST", "/v1/completions", raw=b"{}", headers={"Content-Type": "text/plain"})
+        settled(s, {"length": 1, "stop": 1}, {"200": 2, "400": 2, "404": 1, "415": 1})
+        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True))
+        with contextlib.closing(running):
+            assert r.readline().startswith(b"data: ")
+            s.post("/v1/completions", dict(LONG, timeout=.2), status=408)
+            with contextlib.closing(s.connect()) as waiting:
+                waiting.request("POST", "/v1/completions", json.dumps(LONG), {"Content-Type": "application/json"})
+                wait_for(lambda: s.metrics()["graft_num_requests_waiting"] == 1)
+                s.post("/v1/completions", LONG, status=429)
+                assert s.metrics()["graft_num_requests_running"] == 1
+        # two that went away: one in mid-stream, one that had no answer yet
+        settled(s, {"length": 1, "stop": 1, "timeout": 1, "abort": 2, "full": 1},
+                {"200": 3, "400": 2, "404": 1, "408": 1, "415": 1, "429": 1, "none": 1})
+        assert len(s.complete(n=2, max_tokens=4)["choices"]) == 2  # a turn each
+        settled(s, {"length": 3, "stop": 1, "timeout": 1, "abort": 2, "full": 1},
+                {"200": 4, "400": 2, "404": 1, "408": 1, "415": 1, "429": 1, "none": 1})
+
+
+@case
+def the_page_about_it_has_every_name():
+    with Endpoint("--model", TARGET, spawn=False) as s, open(os.path.join(ROOT, "docs/metrics.md"), encoding="utf-8") as f:
+        documented = re.findall(r"^\| `(graft_\w+)` \| (\w+) \|", f.read(), re.M)
+        assert documented == re.findall(r"^# TYPE (\S+) (\S+)$", text_of(s), re.M)
+
+
+@case
+def an_error_is_one_too():
+    with Endpoint("--model", TARGET, "--queue-timeout", "100ms", spawn=False) as s:
+        s.post("/v1/completions", LONG, status=500)
+        settled(s, {"error": 1}, {"500": 1})
+
+
+@case
+def every_failure_has_a_count_and_a_line():
+    """A drafter, then a target is killed in mid-stream: docs/metrics.md has these lines."""
+    with Endpoint("--model", TARGET, spawn=False) as s, contextlib.ExitStack() as stack:
+        def start(program, **kw):
+            return stack.enter_context(worker(program, s.folder, s.address, **kw))
+        target = start("graft-target", model=TARGET)
+        s.wait()
+        draft = start("graft-draft", model=DRAFT)
+        s.wait("--draft", DRAFT)
+        body = dict(LONG, max_tokens=1200)
+        want = s.complete(**body)["choices"][0]["text"]
+        got = s.metrics()
+        assert got['graft_workers{role="target",state="serving"}'] == got['graft_workers{role="draft",state="serving"}'] == 1
+        c, r = s.open("POST", "/v1/completions", dict(body, stream=True, num_speculative_tokens=4))
+        with contextlib.closing(c):
+            head = r.readline()
+            draft.send_signal(signal.SIGKILL)
+            wait_for(lambda: s.metrics()['graft_workers_lost_total{role="draft"}'] == 1)
+            target.send_signal(signal.SIGKILL)
+            wait_for(lambda: s.metrics()['graft_workers_lost_total{role="target"}'] == 1)
+            start("graft-target", model=TARGET)
+            events = (head + r.read()).decode().split("\n\n")
+        text = "".join(json.loads(e.split("data: ", 1)[1])["choices"][0]["text"] for e in events if "{" in e)
+        assert text == want, (len(text), len(want))
+        m = s.metrics()
+        assert m["graft_reopens_total"] == 1 and m['graft_fallbacks_total{by="orchestrator"}'] == 1, m
+        assert m['graft_workers_joined_total{role="target"}'] == 2, m
+        log = s.log()
+        for line in (r"draft worker 2 is gone", r"target worker 1 is gone", r"its target is lost \(worker 1\); re-opening",
+                     r"\[fallback\].*its draft worker is lost.*worker 2"):
+            assert len(re.findall(line, log)) == 1, (line, log)
+
+
+main()
