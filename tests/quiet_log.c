@@ -14,10 +14,9 @@ void gr_log_init(const char *role)
     (void)role;
 }
 
-void gr_log_about(uint32_t worker, uint64_t session)
+void gr_log_about(const struct gr_log_subject *subject)
 {
-    (void)worker;
-    (void)session;
+    (void)subject;
 }
 
 void gr_log_set_level(enum gr_log_level level)

@@ -20,10 +20,7 @@ static bool log_placed; /* lines of text have time and place */
 static char log_host[64];
 static const char *log_rank; /* NULL: no launcher has given one */
 static atomic_bool log_as_json;
-static _Thread_local struct {
-    uint32_t worker;
-    uint64_t session;
-} about;
+static _Thread_local struct gr_log_subject about;
 static atomic_int log_level = GR_LOG_WARN;
 static atomic_uint log_topics;
 static _Thread_local char last_error[LINE_BYTES_MAX];
@@ -116,10 +113,9 @@ bool gr_log_set_format_by_name(const char *name)
     return false;
 }
 
-void gr_log_about(uint32_t worker, uint64_t session)
+void gr_log_about(const struct gr_log_subject *subject)
 {
-    about.worker = worker;
-    about.session = session;
+    about = subject != NULL ? *subject : (struct gr_log_subject){0};
 }
 
 void gr_log_set_level(enum gr_log_level level)
@@ -173,7 +169,9 @@ static size_t spell_text(const struct timespec *now, const char *kind, const cha
 {
     char place[sizeof(log_host) + 40];
     spell_place(now, place, sizeof(place));
-    const int n = snprintf(line, cap, "%s%s: %s%s\n", place, log_role, kind, text);
+    const bool traced = about.trace_id[0] != '\0';
+    const int n = snprintf(line, cap, "%s%s: %s%s%s%s%s\n", place, log_role, kind, text, traced ? " (trace " : "",
+                           about.trace_id, traced ? ")" : "");
     return GR_MIN((size_t)n, cap - 1);
 }
 
@@ -186,8 +184,7 @@ static size_t spell_json(const struct timespec *now, const char *level, const ch
                                                    .rank = log_rank,
                                                    .message = text,
                                                    .pid = getpid(),
-                                                   .session = about.session,
-                                                   .worker = about.worker},
+                                                   .about = &about},
                              line, cap);
 }
 

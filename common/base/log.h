@@ -22,8 +22,17 @@ void gr_log_set_level(enum gr_log_level level);
 bool gr_log_set_level_by_name(const char *name);
 /* "text", "json"; false: neither, and nothing has changed. */
 bool gr_log_set_format_by_name(const char *name);
-/* What this thread's lines are about from now on, for JSON lines: 0 and 0, nothing. */
-void gr_log_about(uint32_t worker, uint64_t session);
+#define GR_LOG_TRACE_MAX 33 /* bytes of a trace's id, its NUL included */
+
+/* Zeroes and an empty text: not known. */
+struct gr_log_subject {
+    uint32_t worker; /* its number, from 1 */
+    uint64_t session;
+    uint32_t epoch, round;
+    char trace_id[GR_LOG_TRACE_MAX]; /* of the session's request: lines of text end with it, too */
+};
+/* What this thread's lines are about from now on, for keys of JSON lines. NULL: nothing. */
+void gr_log_about(const struct gr_log_subject *subject);
 /* While it is hushed nothing is logged, whatever the level: for a program whose parent has told already what it would
  * say. */
 void gr_log_hush(bool hushed);

@@ -33,11 +33,16 @@ size_t gr_log_json_spell(const struct gr_log_json *l, char *out, size_t cap)
     if (o == NULL) {
         return 0;
     }
-    put_number(o, "worker", l->worker);
-    if (l->session != 0) {
+    put_number(o, "worker", l->about->worker);
+    if (l->about->session != 0) {
         char id[GR_SESSION_ID_DIGITS + 1];
-        gr_session_id_spell(l->session, id);
+        gr_session_id_spell(l->about->session, id);
         (void)json_object_set_new(o, "session", json_string(id));
+    }
+    put_number(o, "epoch", l->about->epoch);
+    put_number(o, "round", l->about->round);
+    if (l->about->trace_id[0] != '\0') {
+        (void)json_object_set_new(o, "trace_id", json_string(l->about->trace_id));
     }
     (void)json_object_set_new(o, "message", json_string(l->message));
     const size_t n = json_dumpb(o, out, cap - 1, JSON_COMPACT);

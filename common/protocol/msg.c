@@ -106,7 +106,7 @@ static const struct type_info {
 /* A U32 also codes enums and counts that are never negative. */
 _Static_assert(sizeof(enum gr_ahead) == sizeof(uint32_t) && sizeof(enum gr_specpv_mode) == sizeof(uint32_t), "a U32");
 
-#define FIELD_MAX 56 /* of one message, `session' included: OPEN has 49 */
+#define FIELD_MAX 64 /* of one message, `session' included: OPEN has 50 */
 
 const char *gr_msg_name(enum gr_msg_type type)
 {

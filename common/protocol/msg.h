@@ -17,6 +17,7 @@
 #define GR_MSG_ID_MAX (1 << 20)     /* ids in one array */
 #define GR_MSG_TEXT_MAX 256         /* bytes of a text, its NUL included */
 #define GR_NUMERICS_ID_MAX 96       /* of a worker's numerics id, the same way */
+#define GR_TRACE_ID_MAX 33          /* of a trace's id, its NUL included */
 #define GR_MODEL_NAME_MAX 128       /* of a model's name in a fleet, its NUL included */
 #define GR_HOST_NAME_MAX 64         /* of a host's name or numeric address, the same way */
 /* Log-probabilities of a COMMIT: a refresh's chain, a tree's path and the bonus. */

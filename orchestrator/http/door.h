@@ -26,7 +26,9 @@ struct gr_door {
 struct gr_visit {
     const char *path, *method, *host, *type, *length, *authorization;
     int n_authorization; /* headers of that name */
-    size_t head_bytes;   /* of all headers */
+    const char *request_id, *trace_parent;
+    int n_request_id, n_trace_parent;
+    size_t head_bytes; /* of all headers */
     enum gr_guest_excess excess;
 };
 

@@ -3,6 +3,9 @@
 #include "orchestrator/http/pages.h"
 #include "orchestrator/http/server_internal.h"
 
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,9 +20,10 @@ struct exchange {
     struct gr_guest *guest; /* its connection */
     struct gr_admission admission;
     int fd;
-    char *body;                 /* owned */
-    size_t len, cap, n_read;    /* of the body; n_read: all that has come */
-    struct gr_stream *stream;   /* a reference; NULL: not handed on yet */
+    char *body;               /* owned */
+    size_t len, cap, n_read;  /* of the body; n_read: all that has come */
+    struct gr_stream *stream; /* a reference; NULL: not handed on yet */
+    struct gr_request_names names;
     const struct gr_page *page; /* at its path; NULL: none is */
     int http_status;            /* that was sent; 0: none yet */
     bool answered, is_http_10, is_last;
@@ -30,6 +34,7 @@ struct exchange {
 static void add_headers(const struct exchange *x, struct MHD_Response *r, int http_status, const char *type)
 {
     (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    (void)MHD_add_response_header(r, "X-Request-Id", x->names.request_id);
     if (strcmp(type, "text/event-stream") == 0) {
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
         (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");
@@ -134,8 +139,30 @@ static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const cha
     } else if (strcasecmp(name, MHD_HTTP_HEADER_AUTHORIZATION) == 0) {
         v->authorization = value;
         v->n_authorization++;
+    } else if (strcasecmp(name, "X-Request-Id") == 0) {
+        v->request_id = value;
+        v->n_request_id++;
+    } else if (strcasecmp(name, "traceparent") == 0) {
+        v->trace_parent = value;
+        v->n_trace_parent++;
     }
     return MHD_YES;
+}
+
+/* A header that comes twice is as good as none. Without a name of its client's a request gets one. */
+static void name_request(struct exchange *x, const struct gr_visit *v)
+{
+    struct gr_request_names *n = &x->names;
+    if (v->n_request_id == 1 && v->request_id != NULL && gr_request_id_is_good(v->request_id)) {
+        snprintf(n->request_id, sizeof(n->request_id), "%s", v->request_id);
+    } else {
+        uint64_t id;
+        randombytes_buf(&id, sizeof(id));
+        snprintf(n->request_id, sizeof(n->request_id), "%016" PRIx64, id);
+    }
+    if (v->n_trace_parent == 1 && v->trace_parent != NULL) {
+        (void)gr_trace_parent_read(v->trace_parent, n->trace_id);
+    }
 }
 
 static void check(struct exchange *x, const char *path, const char *method)
@@ -143,6 +170,7 @@ static void check(struct exchange *x, const char *path, const char *method)
     struct gr_http *h = x->h;
     struct gr_visit v = {.path = path, .method = method, .excess = gr_guests_excess(h->guests, x->guest)};
     (void)MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, take_header, &v);
+    name_request(x, &v);
     pthread_mutex_lock(&h->lock);
     gr_door_ask(&h->door, &v, &x->admission);
     pthread_mutex_unlock(&h->lock);
@@ -217,8 +245,11 @@ static enum MHD_Result hand_on(struct exchange *x)
     if (gr_watch_add(h->watch, x->fd, x) != GR_OK) {
         x->fd = -1;
     }
-    const struct gr_asked asked = {
-        .what = x->admission.page->read, .body = x->body, .len = x->len, .owner = x->admission.owner};
+    const struct gr_asked asked = {.what = x->admission.page->read,
+                                   .body = x->body,
+                                   .len = x->len,
+                                   .owner = x->admission.owner,
+                                   .names = x->names};
     MHD_suspend_connection(x->connection);
     gr_readers_post(h->readers, &asked, x->stream);
     x->body = NULL;

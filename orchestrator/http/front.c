@@ -1,6 +1,7 @@
 #include "orchestrator/http/front.h"
 
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "orchestrator/http/salt.h"
 
 #include <pthread.h>
@@ -296,6 +297,11 @@ static void on_opened(struct gr_job_answer *a, const struct gr_msg *m)
 {
     a->session = m->session;
     a->turn = m->opened.turn;
+    struct gr_log_subject about = {.session = m->session, .epoch = m->opened.epoch};
+    memcpy(about.trace_id, a->job->names.trace_id, sizeof(about.trace_id));
+    gr_log_about(&about);
+    log_info("session %" GR_SESSION_ID_PRI " answers request %s", m->session, a->job->reply.id);
+    gr_log_about(NULL);
 }
 
 static void stop_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t now_ns)
@@ -445,6 +451,7 @@ static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t no
     const struct gr_ask_prompt *p = &j->ask.prompt[a->index / j->ask.n_each];
     int32_t segments[2] = {0, (int32_t)p->n_ids};
     struct gr_msg m = {.type = GR_MSG_OPEN};
+    memcpy(m.open.trace_id, j->names.trace_id, sizeof(m.open.trace_id));
     m.open.tokenizer_fingerprint = j->model->fingerprint;
     m.open.ids.p = p->ids;
     m.open.ids.n = p->n_ids;

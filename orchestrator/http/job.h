@@ -7,6 +7,7 @@
 #include "orchestrator/http/api_keys.h"
 #include "orchestrator/http/ask.h"
 #include "orchestrator/http/reply.h"
+#include "orchestrator/http/request_names.h"
 #include "orchestrator/http/stream.h"
 #include "orchestrator/machine/session_metrics.h"
 
@@ -29,6 +30,7 @@ struct gr_job_answer {
 struct gr_job {
     struct gr_api_request request;
     struct gr_api_owner owner;     /* who asked it */
+    struct gr_request_names names; /* what he calls it */
     const struct gr_served *model; /* borrowed */
     struct gr_ask ask;
     struct gr_reply reply;

@@ -2,10 +2,8 @@
 
 #include "common/base/log.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <pthread.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,15 +58,13 @@ static enum gr_status choose_model(const struct gr_readers *r, const char *name,
 
 static void fill_reply(struct gr_job *j)
 {
-    uint64_t id = 0;
     const bool chat = j->request.endpoint == GR_API_CHAT;
-    randombytes_buf(&id, sizeof(id));
     j->reply = (struct gr_reply){.endpoint = j->request.endpoint,
                                  .created_s = (int64_t)time(NULL),
                                  .model = j->request.model != NULL ? j->request.model : j->model->name,
                                  .tok = j->model->tok,
                                  .include_usage = j->request.include_usage};
-    snprintf(j->reply.id, sizeof(j->reply.id), "%s-%016" PRIx64, chat ? "chatcmpl" : "cmpl", id);
+    snprintf(j->reply.id, sizeof(j->reply.id), "%s-%s", chat ? "chatcmpl" : "cmpl", j->names.request_id);
 }
 
 static enum gr_status read_job(const struct gr_readers *r, const struct work *w, struct gr_job *j,
@@ -83,6 +79,7 @@ static enum gr_status read_job(const struct gr_readers *r, const struct work *w,
     }
     GR_TRY(choose_model(r, j->request.model, &j->model, e));
     j->owner = w->asked.owner;
+    j->names = w->asked.names;
     const struct gr_ask_limits limits = {.base = r->c.base, .n_ctx = r->c.n_ctx(r->c.ctx, j->model)};
     GR_TRY(gr_ask_make(&j->request, j->model, &limits, &j->ask, e));
     fill_reply(j);

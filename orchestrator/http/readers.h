@@ -4,6 +4,7 @@
 #define GR_ORCHESTRATOR_HTTP_READERS_H
 
 #include "orchestrator/http/front.h"
+#include "orchestrator/http/request_names.h"
 
 struct gr_readers;
 
@@ -27,6 +28,7 @@ struct gr_asked {
     char *body; /* malloc */
     size_t len;
     struct gr_api_owner owner;
+    struct gr_request_names names;
 };
 /* Takes the body. Its response goes to stream, which is held until then. */
 void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_stream *stream);

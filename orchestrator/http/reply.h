@@ -7,7 +7,7 @@
 #include "orchestrator/answer/turn_text.h"
 #include "orchestrator/http/api_request.h"
 
-#define GR_REPLY_ID_MAX 48
+#define GR_REPLY_ID_MAX 144
 
 /* What all answers to a request have alike. Texts are borrowed. */
 struct gr_reply {

@@ -85,6 +85,17 @@ struct session *orch_find(const struct gr_orch *o, uint64_t id)
     return place >= 0 ? orch_at(o, place) : NULL;
 }
 
+void orch_log_about(uint32_t worker, const struct session *s, uint32_t round)
+{
+    struct gr_log_subject about = {.worker = worker, .round = round};
+    if (s != NULL) {
+        about.session = s->id;
+        about.epoch = s->epoch;
+        snprintf(about.trace_id, sizeof(about.trace_id), "%s", s->trace_id);
+    }
+    gr_log_about(&about);
+}
+
 /* ---- looking in ---- */
 
 const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64_t session)

@@ -51,7 +51,8 @@ struct gr_session_request {
     uint32_t n_prompt;
     uint64_t tokenizer_fingerprint; /* of the prompt's ids; 0: not known. Where the target has another one the session
                                        ends */
-    const char *model; /* borrowed for the call: a name that a target has given its model; NULL, "": the only one */
+    const char *model;    /* borrowed for the call: a name that a target has given its model; NULL, "": the only one */
+    const char *trace_id; /* the same: for lines of the log; NULL, "": it has none */
     struct gr_wishes wishes;
     void *user; /* the client's */
 };

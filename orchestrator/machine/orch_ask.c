@@ -200,6 +200,7 @@ static enum gr_status submit(struct gr_orch *o, const struct gr_session_request 
     gr_wishes_copy(&s->request.wishes, &request->wishes);
     orch_specpv_ask(o, s);
     s->metrics.open_ns = now_ns;
+    snprintf(s->trace_id, sizeof(s->trace_id), "%s", request->trace_id != NULL ? request->trace_id : "");
     begin_turn(o, s, 0);
     *session_out = s->id;
     open_or_queue(o, s, n_queued);

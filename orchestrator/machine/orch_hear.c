@@ -388,8 +388,8 @@ static enum gr_status take_msg(struct gr_orch *o, uint32_t worker, const struct 
 enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
 {
     GR_ASSERT(worker < (uint32_t)o->n_worker_max);
-    gr_log_about(worker + 1, m->session);
+    orch_log_about(worker + 1, orch_find(o, m->session), m->type == GR_MSG_COMMIT ? m->commit.round : 0);
     const enum gr_status st = take_msg(o, worker, m, now_ns);
-    gr_log_about(0, 0);
+    gr_log_about(NULL);
     return st;
 }

@@ -150,6 +150,7 @@ struct session {
     struct session_load load;
     struct session_model model;
     char numerics_id[GR_NUMERICS_ID_MAX]; /* of the target that it was opened at last */
+    char trace_id[GR_TRACE_ID_MAX];       /* of the request that opened it */
     struct gr_session_metrics metrics;
 };
 
@@ -220,6 +221,8 @@ static inline struct session *orch_at(const struct gr_orch *o, int place)
     return &o->chunk[place / ORCH_CHUNK][place % ORCH_CHUNK];
 }
 struct session *orch_find(const struct gr_orch *o, uint64_t id);
+/* Lines of the log are about this session, and this worker (from 1; 0: none), from now on. s may be NULL. */
+void orch_log_about(uint32_t worker, const struct session *s, uint32_t round);
 
 /* A slot may be free, or a turn has come that was not tried. */
 static inline void orch_look_at_queue(struct gr_orch *o)

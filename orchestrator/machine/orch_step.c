@@ -33,7 +33,9 @@ static void give_turn_up(struct gr_orch *o, struct session *s)
              name[0] != '\0' ? " of model `" : "", name, name[0] != '\0' ? "'" : "",
              gr_orch_n_worker(o, GR_WORKER_TARGET) == 0 ? "was there" : "has taken this turn", waited_s,
              why_none_takes(o, s));
+    orch_log_about(0, s, 0);
     log_warn("session %" GR_SESSION_ID_PRI ": %s; its turn is given up", s->id, text);
+    gr_log_about(NULL);
     orch_fail_turn(o, s, text);
 }
 
@@ -46,9 +48,9 @@ static void time_out(struct gr_orch *o, struct session *s)
     const bool waits = s->state == GR_SESSION_WAITING && !s->turn.has_run;
     snprintf(text, sizeof(text), "the turn has taken longer than the %.1f s that it was given (timeout)%s",
              (double)s->request.wishes.turn.timeout_ns / 1e9, waits ? "; it was still waiting for a slot" : "");
-    gr_log_about(0, s->id);
+    orch_log_about(0, s, 0);
     log_info("session %" GR_SESSION_ID_PRI ": %s", s->id, text);
-    gr_log_about(0, 0);
+    gr_log_about(NULL);
     orch_cut_turn(o, s, UINT32_MAX, GR_FINISH_TIMEOUT, text);
 }
 

@@ -175,7 +175,8 @@ static void lose_target(struct gr_orch *o, struct session *s, uint32_t worker)
     } else if (s->turn.transcript.len - s->turn.len >= s->request.wishes.turn.max_tokens) {
         orch_end_turn(o, s, GR_FINISH_LENGTH, "");
     } else {
-        log_warn("session %" GR_SESSION_ID_PRI ": its target is lost (worker %u); re-opening it as epoch %u when there is one",
+        log_warn("session %" GR_SESSION_ID_PRI
+                 ": its target is lost (worker %u); re-opening it as epoch %u when there is one",
                  s->id, worker + 1, s->epoch + 1);
         orch_reopen(o, s);
     }
@@ -205,6 +206,7 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     }
     for (int i = 0; i < o->n_place; i++) {
         struct session *s = orch_at(o, i);
+        orch_log_about(worker + 1, s, 0);
         if (s->state != GR_SESSION_FREE && s->with.stats_from == (int)worker && s->with.n_stats_owed > 0) {
             orch_with_no_stats(s);
             orch_finish_if_released(o, s);
@@ -219,6 +221,7 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
             lose_target(o, s, worker);
         }
     }
+    gr_log_about(NULL);
 }
 
 /* ---- leaving ---- */

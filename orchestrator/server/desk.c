@@ -139,6 +139,7 @@ static void fill_request(struct gr_session_request *q, const struct gr_msg_open 
     q->n_prompt = m->ids.n;
     q->tokenizer_fingerprint = m->tokenizer_fingerprint;
     q->model = m->model;
+    q->trace_id = m->trace_id;
     q->user = s;
     gr_wishes_copy(&q->wishes, &m->wishes);
     q->wishes.draft_depth = q->wishes.draft_depth > 0 ? q->wishes.draft_depth : GR_DRAFT_DEPTH;

@@ -83,6 +83,30 @@ def tools_of_prometheus_read_it():
         assert statistics.median(times) < .05 * SLOW, times
 
 
+@case
+def a_request_is_known_by_its_names():
+    """X-Request-Id comes back, and the trace of traceparent is in the lines about the request, as text and as JSON."""
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    for args in ((), ("--log-format", "json")):
+        with Endpoint("--model", TARGET, "--queue-timeout", "100ms", *args, spawn=False) as s:
+            def ask(**headers):
+                headers = {k.replace("_", "-"): v for k, v in headers.items()}
+                _, answer, r = s.ask("POST", "/v1/completions", LONG, headers=headers)
+                return r.getheader("X-Request-Id"), answer
+            assert ask(X_Request_Id="mine-1", traceparent=f"00-{trace}-{parent}-01")[0] == "mine-1"
+            own = {ask(X_Request_Id=bad)[0] for bad in ("a b", "x" * 129, None)}
+            assert len(own) == 3 and all(re.fullmatch("[0-9a-f]{16}", x) for x in own), own
+            assert ask(traceparent=f"00-{trace[:-1]}X-{parent}-01")[0]
+            assert s.ask("GET", "/health", headers={"X-Request-Id": "h"})[2].getheader("X-Request-Id") == "h"
+            about = [x for x in s.log().splitlines() if "session" in x and (trace in x or "mine-1" in x)]
+            assert len(about) == 2 and "answers request cmpl-mine-1" in about[0] and "is given up" in about[1], about
+            if args:
+                about = [json.loads(x) for x in about]
+                assert {x["trace_id"] for x in about} == {trace} and len({x["session"] for x in about}) == 1, about
+            else:
+                assert all(x.endswith(f" (trace {trace})") for x in about), about
+
+
 def ends(s):
     """Turns by how they ended, and requests for completions by status."""
     m = s.metrics()

@@ -41,6 +41,7 @@ static const struct field {
     {"numerics_id", STR, 96},
     {"host", STR, 64},
     {"peer", STR, 64},
+    {"trace_id", STR, 33},
     {"model", STR, 128},
     {"ids", IDS, 1 << 20},
     {"segments", IDS, 4096},
@@ -169,7 +170,8 @@ static const struct schema {
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open queues priority transport tree_shape "
      "draft_depth "
-     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint model specpv pv_sink pv_retrieval pv_window pv_buffer "
+     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint trace_id model specpv pv_sink pv_retrieval pv_window "
+     "pv_buffer "
      "pv_threshold pv_interval pv_provisional pv_fraction min_tokens n_logprob repetition_penalty frequency_penalty "
      "presence_penalty banned_ids biased_ids biases bad_words timeout_ns salt "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv turn "},

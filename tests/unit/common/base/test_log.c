@@ -56,7 +56,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    gr_log_about(0, 0);
+    gr_log_about(NULL);
     return gr_log_set_format_by_name("text") ? 0 : -1;
 }
 
@@ -93,19 +93,24 @@ static void test_any_bytes(void **state)
 static void test_about(void **state)
 {
     (void)state;
-    gr_log_about(3, 77);
+    gr_log_about(&(struct gr_log_subject){.worker = 3, .session = 77, .epoch = 2, .round = 9, .trace_id = "4bf9"});
     log_capture_begin(&capture);
     log_warn("it is slow");
     json_t *o = line_of(log_capture_end(&capture));
     assert_int_equal(json_integer_value(json_object_get(o, "worker")), 3);
     assert_string_equal(json_string_value(json_object_get(o, "session")), "000000000000004d");
+    assert_int_equal(json_integer_value(json_object_get(o, "epoch")), 2);
+    assert_int_equal(json_integer_value(json_object_get(o, "round")), 9);
+    assert_string_equal(text_at(o, "trace_id"), "4bf9");
+    assert_string_equal(text_at(o, "message"), "it is slow");
     json_decref(o);
-    gr_log_about(0, 0);
+    gr_log_about(NULL);
     log_capture_begin(&capture);
     gr_log_notice("it has joined");
     o = line_of(log_capture_end(&capture));
     assert_null(json_object_get(o, "worker"));
     assert_null(json_object_get(o, "session"));
+    assert_null(json_object_get(o, "trace_id"));
     assert_string_equal(text_at(o, "level"), "notice");
     json_decref(o);
 }
@@ -115,10 +120,15 @@ static void test_text(void **state)
     (void)state;
     assert_true(gr_log_set_format_by_name("text"));
     assert_false(gr_log_set_format_by_name("xml"));
-    gr_log_about(3, 77);
+    gr_log_about(&(struct gr_log_subject){.worker = 3, .session = 77});
     log_capture_begin(&capture);
     log_warn("it is slow");
     assert_string_equal(log_capture_end(&capture), "test_log: warning: it is slow\n");
+    gr_log_about(&(struct gr_log_subject){.session = 77, .trace_id = "4bf9"});
+    log_capture_begin(&capture);
+    log_warn("it is slow");
+    assert_string_equal(log_capture_end(&capture), "test_log: warning: it is slow (trace 4bf9)\n");
+    gr_log_about(NULL);
     gr_log_place();
     log_capture_begin(&capture);
     log_warn("it is slow");
