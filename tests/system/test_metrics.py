@@ -13,6 +13,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 from harness import DRAFT, ROOT, SLOW, TARGET, case, main, wait_for
@@ -156,6 +157,54 @@ def the_page_about_it_has_every_name():
     with Endpoint("--model", TARGET, spawn=False) as s, open(os.path.join(ROOT, "docs/metrics.md"), encoding="utf-8") as f:
         documented = re.findall(r"^\| `(graft_\w+)` \| (\w+) \|", f.read(), re.M)
         assert documented == re.findall(r"^# TYPE (\S+) (\S+)$", text_of(s), re.M)
+
+
+def expressions(dashboard):
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel, target["expr"]
+
+
+def names_and_labels(text):
+    """Names that may stand in an expression, and labels that each family has had."""
+    names, labels = set(), {}
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M):
+        names |= {name + end for end in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
+    for name, found in re.findall(r"^(graft_\w+)\{(.*)\} ", text, re.M):
+        labels.setdefault(name, set()).update(re.findall(r'(\w+)="', found))
+    return names, labels
+
+
+@case
+def the_dashboard_asks_for_what_there_is():
+    """Each panel has a place of its own, and its expressions ask for names and labels of the page; promtool reads them."""
+    with open(os.path.join(ROOT, "examples/grafana/graft.json"), encoding="utf-8") as f:
+        dashboard = json.load(f)
+    with Endpoint() as s:
+        s.complete()
+        names, labels = names_and_labels(text_of(s))
+    asked, rules = set(), []
+    for panel, expr in expressions(dashboard):
+        found = set(re.findall(r"graft_\w+", expr))
+        assert found and found <= names, (panel["title"], found - names)
+        for by in re.findall(r"by \(([\w, ]+)\)", expr):
+            known = set().union(*(labels.get(x, set()) for x in found))
+            assert set(by.split(", ")) <= known, (panel["title"], by, known)
+        asked |= found
+        plain = expr.replace("$__rate_interval", "1m").replace("$instance", ".*")
+        rules.append(f"  - record: graft:rule{len(rules)}\n    expr: {json.dumps(plain)}\n")
+    assert len(asked) > 25, asked
+    cells = [(x, y) for p in dashboard["panels"] for x in range(p["gridPos"]["x"], p["gridPos"]["x"] + p["gridPos"]["w"])
+             for y in range(p["gridPos"]["y"], p["gridPos"]["y"] + p["gridPos"]["h"])]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
+    assert len({p["id"] for p in dashboard["panels"]}) == len(dashboard["panels"])
+    if shutil.which("promtool"):
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as f:
+            f.write("groups:\n- name: dashboard\n  rules:\n" + "".join(rules))
+            f.flush()
+            done = subprocess.run(["promtool", "check", "rules", f.name], capture_output=True, text=True,
+                                  timeout=60 * SLOW, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @case
