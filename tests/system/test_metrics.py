@@ -224,7 +224,7 @@ def every_failure_has_a_count_and_a_line():
         s.wait()
         draft = start("graft-draft", model=DRAFT)
         s.wait("--draft", DRAFT)
-        body = dict(LONG, max_tokens=1200)
+        body = dict(LONG, max_tokens=700)
         want = s.complete(**body)["choices"][0]["text"]
         got = s.metrics()
         assert got['graft_workers{role="target",state="serving"}'] == got['graft_workers{role="draft",state="serving"}'] == 1
