@@ -64,24 +64,13 @@ static void fail(struct gr_crowd *c, const char *text)
     c->failed = true;
 }
 
-/* Sessions are numbered in the order in which they are opened. */
 static struct gr_crowd_session *session_of(struct gr_crowd *c, uint64_t id)
 {
-    int low = 0, high = c->n - 1;
-    while (low <= high) {
-        const int middle = (low + high) / 2;
-        if (c->session[middle].id == id) {
-            return &c->session[middle];
-        }
-        if (c->session[middle].id != 0 && c->session[middle].id < id) {
-            low = middle + 1;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return NULL;
+    const int place = gr_session_index_find(&c->by_id, id);
+    return place >= 0 ? &c->session[place] : NULL;
 }
 
+/* Answers come in the order of the requests. */
 static void on_opened(struct gr_crowd *c, const struct gr_msg *m)
 {
     struct gr_crowd_session *s = &c->session[c->n_answered];
@@ -91,6 +80,7 @@ static void on_opened(struct gr_crowd *c, const struct gr_msg *m)
     }
     if (!c->decodes) {
         s->id = m->session;
+        gr_session_index_add(&c->by_id, s->id, c->n_answered);
         c->n_open++;
     }
     c->n_answered++;
@@ -243,17 +233,28 @@ static enum gr_status close_all(struct gr_crowd *c)
     return GR_OK;
 }
 
+/* Those of the run before. */
+static void forget_sessions(struct gr_crowd *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (c->session[i].id != 0) {
+            gr_session_index_remove(&c->by_id, c->session[i].id);
+            c->session[i].id = 0;
+        }
+    }
+}
+
 enum gr_status gr_crowd_run(struct gr_crowd *c, const struct gr_prompt_set *prompts, int i_prompt, int n,
                             const struct gr_group_tree *tree)
 {
     GR_ASSERT(n >= 1 && n <= c->n_max);
+    forget_sessions(c);
     c->n = n;
     c->prompts = prompts;
     c->tree = tree;
     c->failed = c->closes = false;
     for (int i = 0; i < n; i++) {
         struct gr_crowd_session *s = &c->session[i];
-        s->id = 0;
         s->first_ns = 0;
         s->prompt = (i_prompt + i) % prompts->n;
     }
@@ -316,7 +317,8 @@ static enum gr_status make_room(struct gr_crowd *c)
     c->session = calloc(n, sizeof(*c->session));
     c->token = malloc(n * c->max_tokens * sizeof(*c->token));
     c->when_ns = malloc(n * c->max_tokens * sizeof(*c->when_ns));
-    if (c->session == NULL || c->token == NULL || c->when_ns == NULL) {
+    const bool indexed = gr_session_index_create(&c->by_id, (uint32_t)n);
+    if (c->session == NULL || c->token == NULL || c->when_ns == NULL || !indexed) {
         log_error("out of memory for %d sessions of %u tokens", c->n_max, c->max_tokens);
         return GR_ENOMEM;
     }
@@ -373,6 +375,7 @@ void gr_crowd_end(struct gr_crowd *c)
     if (c->connected) {
         gr_remote_close(&c->remote);
     }
+    gr_session_index_destroy(&c->by_id);
     free(c->session);
     free(c->token);
     free(c->when_ns);

@@ -9,6 +9,7 @@
 #include "bench/group.h"
 #include "bench/prompt_set.h"
 #include "orchestrator/cli/remote.h"
+#include "orchestrator/machine/session_index.h"
 
 #define GR_CROWD_SHARE_MAX 640 /* bytes of the text about workers */
 
@@ -32,6 +33,7 @@ struct gr_crowd {
     double temperature;
     int n_max;
     struct gr_crowd_session *session; /* owned, (n_max): the first n are those of the last run */
+    struct gr_session_index by_id;    /* owned */
     int32_t *token;                   /* owned */
     uint64_t *when_ns;                /* owned */
     int n;

@@ -2,8 +2,8 @@
  * orch_books.c (which sessions wait, and when each is to be looked at), orch_load.c (how many sessions each worker
  * has), orch_count.c (totals of turns), orch_model.c (which models there are), orch_place.c (which worker takes a
  * session), orch_session.c (its ways from state to state), orch_queue.c (who waits, and in which order), orch_workers.c
- * (who is here, who fits, who is silent), orch_ask.c (what clients ask for), orch_hear.c (what workers say), orch_step.c
- * (what time brings), orch.c (its life, and looking in). */
+ * (who is here, who fits, who is silent), orch_ask.c (what clients ask for), orch_hear.c (what workers say),
+ * orch_step.c (what time brings), orch.c (its life, and looking in). */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
