@@ -4,7 +4,7 @@
 
 #include "common/base/fallback.h"
 #include "common/rules/prefix.h"
-#include "target_worker/policy/cost_table.h"
+#include "target_worker/policy/outlook.h"
 #include "target_worker/policy/spec_mode.h"
 #include "target_worker/policy/specpv.h"
 #include "target_worker/machine/target.h"
@@ -402,12 +402,8 @@ struct decoding {
 struct decoding target_decoding(const struct gr_target *t);
 /* Sessions in a turn: queued, reading a prompt or decoding. */
 int target_in_turn(const struct gr_target *t);
-/* ns of a round with one more session like those that decode, what each after that one adds, as a mean over many, and
- * of a round of one such session alone. Zeroes: not known. */
-struct round_forecast {
-    uint64_t round_ns, more_ns, first_ns;
-};
-struct round_forecast target_forecast(const struct gr_target *t);
+/* By the sessions that decode; zeroes: not known. */
+struct gr_outlook target_outlook(const struct gr_target *t);
 /* A drafter has been asked for a tree that has not come: it is at work. */
 bool target_is_drafting(const struct gr_target *t);
 /* The group that n sessions which decode together are judged by; NULL: one is alone. */

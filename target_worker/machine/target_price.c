@@ -83,57 +83,27 @@ int target_in_turn(const struct gr_target *t)
     return n;
 }
 
-/* The sessions that decode. */
-struct crowd {
-    struct gr_pass_load load;
-    int32_t n_row;   /* of each, as a mean; 1 without any */
-    int32_t context; /* likewise; 0 */
-};
-
-static struct crowd find_crowd(const struct gr_target *t)
+struct gr_outlook target_outlook(const struct gr_target *t)
 {
-    struct crowd c = {0};
-    int64_t context = 0;
+    if (t->config.cost == NULL && t->cost.n_seen == 0) {
+        return (struct gr_outlook){0};
+    }
+    struct gr_crowd_load crowd = {.n_row = 1, .n_room = t->config.n_session_max - target_in_turn(t)};
+    int64_t n_context = 0;
     int n = 0;
     for (int i = 0; i < t->config.n_session_max; i++) {
         const struct session *s = &t->session[i];
         if (s->state == SESSION_DECODE) {
-            gr_pass_load_add(&c.load, rows_of(s), target_specpv_context(s));
-            context += s->prefix.len;
+            gr_pass_load_add(&crowd.load, rows_of(s), target_specpv_context(s));
+            n_context += s->prefix.len;
             n++;
         }
     }
-    c.n_row = n > 0 ? (c.load.n_row + n - 1) / n : 1;
-    c.context = n > 0 ? (int32_t)(context / n) : 0;
-    return c;
-}
-
-/* A pass of those of the load, and of n more that are like the mean. */
-static double crowd_ns(const struct gr_target *t, const struct crowd *c, struct gr_pass_load load, int n)
-{
-    for (int i = 0; i < n; i++) {
-        gr_pass_load_add(&load, c->n_row, gr_attends_all(c->context));
+    if (n > 0) {
+        crowd.n_row = (crowd.load.n_row + n - 1) / n;
+        crowd.n_context = (int32_t)(n_context / n);
     }
-    return gr_cost_table_estimate(&t->cost, &load);
-}
-
-/* How many sessions more the forecast looks at. Many may be placed by one forecast, and the difference that a single
- * one makes is mostly the noise of the table: a worker whose noise was above zero would get none of them. */
-#define FORECAST_SESSIONS 64
-
-struct round_forecast target_forecast(const struct gr_target *t)
-{
-    if (t->config.cost == NULL && t->cost.n_seen == 0) {
-        return (struct round_forecast){0};
-    }
-    const struct crowd c = find_crowd(t);
-    const int n_free = t->config.n_session_max - target_in_turn(t);
-    const int n_more = GR_MIN(GR_MAX(n_free - 1, 1), FORECAST_SESSIONS);
-    const double next_ns = crowd_ns(t, &c, c.load, 1);
-    const double more_ns = (crowd_ns(t, &c, c.load, 1 + n_more) - next_ns) / n_more;
-    return (struct round_forecast){.round_ns = (uint64_t)next_ns,
-                                   .more_ns = (uint64_t)GR_MAX(more_ns, 0.0),
-                                   .first_ns = (uint64_t)crowd_ns(t, &c, (struct gr_pass_load){0}, 1)};
+    return gr_outlook_of(&t->cost, &crowd);
 }
 
 struct gr_spec_group *target_group(struct gr_target *t, int n)
