@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from harness import GRAFT, SLOW, TARGET, children
 
-ROUND = re.compile(rb"round=(\d+) session=\d+ .*draft_tokens=(\d+) accepted_tokens=(\d+) committed_len=(\d+)")
+ROUND = re.compile(rb"round=(\d+) session=[0-9a-f]+ .*draft_tokens=(\d+) accepted_tokens=(\d+) committed_len=(\d+)")
 
 
 class Recovery(NamedTuple):
