@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "common/protocol/wire.h"
 
 #include <inttypes.h>
@@ -63,7 +64,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     (void)user;
     p->running = false;
     if (finish == GR_FINISH_ERROR) {
-        log_error("session %" PRIu64 " failed: %s", session, text);
+        log_error("session %" GR_SESSION_ID_PRI " failed: %s", session, text);
         p->failed = true;
     }
 }

@@ -97,7 +97,7 @@ struct session_turn {
     uint64_t shown_ns;      /* when its last tokens became final; 0: none has */
     uint64_t wait_since_ns; /* since when no target runs the turn; 0: one does */
     uint64_t deadline_ns;   /* when its client's time is over; 0: it has no limit */
-    uint64_t tag;           /* its turn among owners that wait (queue_order.h) */
+    uint64_t arrival, tag;  /* its place among those that wait (queue_order.h) */
     uint32_t place;         /* in the queue, as its client was told last; 0: it was not */
 };
 
@@ -120,6 +120,7 @@ struct orch_books {
     struct gr_due_times due;     /* when the others are to be looked at */
     struct gr_queue_flows flows; /* sessions that wait, are being opened or run, by owner and priority */
     uint64_t newest_tag;         /* of the turns that were started */
+    uint64_t n_arrival;          /* turns that have come */
 };
 
 /* orch_load.c: how many sessions are in each state, by enum gr_session_state; those that are free do not count. */
@@ -274,7 +275,7 @@ void orch_load_leave(struct session *s);
 /* ---- orch_turn.c ---- */
 /* deadline_ns 0: its client gave it no limit. */
 void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t deadline_ns);
-void orch_turn_tag(struct session *s, uint64_t tag);
+void orch_turn_arrived(struct session *s, uint64_t arrival, uint64_t tag);
 /* Its client was told this place in the queue. */
 void orch_turn_place(struct session *s, uint32_t place);
 void orch_turn_reopened(struct session *s);

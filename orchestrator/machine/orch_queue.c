@@ -30,7 +30,8 @@ void orch_queue_join(struct gr_orch *o, struct session *s)
 {
     const uint64_t flow = gr_queue_flow_of(s->request.wishes.owner, priority_of(s));
     const int last = gr_queue_flows_last(&o->books.flows, flow);
-    orch_turn_tag(s, gr_queue_tag(o->books.newest_tag, last >= 0 ? orch_at(o, last)->turn.tag : 0));
+    orch_turn_arrived(s, ++o->books.n_arrival,
+                      gr_queue_tag(o->books.newest_tag, last >= 0 ? orch_at(o, last)->turn.tag : 0));
     orch_books_join_flow(s, flow);
 }
 
@@ -41,7 +42,8 @@ static int order_queue(struct gr_orch *o)
     int n = 0;
     for (int i = gr_place_set_next(waiting, 0); i >= 0; i = gr_place_set_next(waiting, (uint32_t)i + 1)) {
         struct session *s = orch_at(o, i);
-        o->queue[n++] = (struct gr_queue_entry){.tag = s->turn.tag, .id = s->id, .priority = priority_of(s), .user = s};
+        o->queue[n++] = (struct gr_queue_entry){
+            .tag = s->turn.tag, .arrival = s->turn.arrival, .priority = priority_of(s), .user = s};
     }
     gr_queue_sort(o->queue, n);
     return n;

@@ -65,7 +65,7 @@ static uint64_t step_waiting(struct gr_orch *o, struct session *s)
         return s->turn.wait_since_ns + limit_ns;
     }
     give_turn_up(o, s);
-    return UINT64_MAX;
+    return o->now_ns; /* it is in another state, which has a time of its own */
 }
 
 /* An attachment that is due. */

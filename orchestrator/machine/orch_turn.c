@@ -25,8 +25,9 @@ void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t
     orch_books_note(s);
 }
 
-void orch_turn_tag(struct session *s, uint64_t tag)
+void orch_turn_arrived(struct session *s, uint64_t arrival, uint64_t tag)
 {
+    s->turn.arrival = arrival;
     s->turn.tag = tag;
 }
 

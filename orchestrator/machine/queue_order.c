@@ -14,7 +14,7 @@ static int compare(const void *a, const void *b)
     const struct gr_queue_entry *x = a, *y = b;
     const int priority = compare_u64(x->priority, y->priority);
     const int tag = compare_u64(x->tag, y->tag);
-    return priority != 0 ? priority : tag != 0 ? tag : compare_u64(x->id, y->id);
+    return priority != 0 ? priority : tag != 0 ? tag : compare_u64(x->arrival, y->arrival);
 }
 
 uint64_t gr_queue_tag(uint64_t newest_started, uint64_t newest_owned)

@@ -9,7 +9,7 @@
 /* A turn that waits. */
 struct gr_queue_entry {
     uint64_t tag;
-    uint64_t id; /* rises with arrival */
+    uint64_t arrival; /* the how many-th turn it is that came */
     uint32_t priority;
     void *user; /* the caller's */
 };

@@ -114,5 +114,6 @@ void gr_totals_fall_back(struct gr_totals *t)
 
 void gr_totals_refused(struct gr_totals *t, enum gr_status why)
 {
-    t->turns_refused[why == GR_AGAIN ? GR_REFUSED_FULL : why == GR_ELIMIT ? GR_REFUSED_LIMIT : GR_REFUSED_INVALID]++;
+    const bool full = why == GR_AGAIN || why == GR_ENOMEM;
+    t->turns_refused[full ? GR_REFUSED_FULL : why == GR_ELIMIT ? GR_REFUSED_LIMIT : GR_REFUSED_INVALID]++;
 }

@@ -10,6 +10,7 @@
  * pick is due, since the pick is its row's. Idle blocks count as free ones everywhere, and are given up, the longest
  * unused first, before any session is evicted or pre-empted. Decisions D-217, D-218. */
 #include "common/base/log.h"
+#include "common/base/session_id.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -46,7 +47,8 @@ void target_prefix_take(struct gr_target *t, struct session *s)
         s->wishes.fork_of = 0; /* it has its beginning */
         target_turn_taken(s, n * GR_KV_BLOCK_TOKENS);
         target_take_features(t, s);
-        log_debug("session %" PRIu64 ": %d tokens of the prompt have KV of others", s->id, n * GR_KV_BLOCK_TOKENS);
+        log_debug("session %" GR_SESSION_ID_PRI ": %d tokens of the prompt have KV of others", s->id,
+                  n * GR_KV_BLOCK_TOKENS);
     }
 }
 

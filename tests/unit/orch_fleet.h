@@ -20,6 +20,8 @@
 #define SESSIONS 2048
 
 struct fleet {
+    uint64_t n_id; /* numbers of sessions that were given out */
+    bool ids_fall;
     struct gr_orch *orch;
     uint64_t now_ns;
     struct said { /* what workers answer: handed in by answer() */

@@ -324,6 +324,28 @@ static void test_session_ttl(void **state)
     destroy(w);
 }
 
+/* Also where its turn was given up: it is idle from then on. */
+static void test_session_ttl_after_a_turn_that_no_target_took(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(&(struct gr_orch_config){.session_ttl_ns = 20 * GR_S, .queue_timeout_ns = 5 * GR_S});
+    join_target(w);
+    const uint64_t id = idle_session(w);
+    gr_orch_on_lost(w->orch, TARGET, w->now_ns);
+    const int n_done = w->n_done;
+    const struct gr_turn_request t = turn_of(more, 1);
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    w->now_ns += 5 * GR_S;
+    (void)gr_orch_step(w->orch, w->now_ns);
+    assert_int_equal(w->n_done, n_done + 1);
+    assert_int_equal(state_of(w, id), GR_SESSION_IDLE);
+    assert_int_equal(gr_orch_step(w->orch, w->now_ns), w->now_ns + 20 * GR_S);
+    (void)gr_orch_step(w->orch, w->now_ns + 20 * GR_S);
+    assert_int_equal(gr_orch_n_session(w->orch), 0);
+    destroy(w);
+}
+
 static void test_purge(void **state)
 {
     (void)state;
@@ -547,6 +569,7 @@ int main(void)
         cmocka_unit_test(test_other_tokenizer_of_a_client),
         cmocka_unit_test(test_least_recently_used_goes),
         cmocka_unit_test(test_session_ttl),
+        cmocka_unit_test(test_session_ttl_after_a_turn_that_no_target_took),
         cmocka_unit_test(test_purge),
         cmocka_unit_test(test_silent_workers),
         cmocka_unit_test(test_own_absence),

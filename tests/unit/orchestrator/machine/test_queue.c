@@ -10,7 +10,7 @@ static void expect_order(struct gr_queue_entry *e, int n, const char *ids)
     gr_queue_sort(e, n);
     for (int i = 0; i < n; i++) {
         const size_t len = strlen(got);
-        snprintf(got + len, sizeof(got) - len, "%s%d", i > 0 ? " " : "", (int)e[i].id);
+        snprintf(got + len, sizeof(got) - len, "%s%d", i > 0 ? " " : "", (int)e[i].arrival);
     }
     assert_string_equal(got, ids);
 }
@@ -18,12 +18,13 @@ static void expect_order(struct gr_queue_entry *e, int n, const char *ids)
 static void test_order(void **state)
 {
     (void)state;
-    struct gr_queue_entry arrival[] = {{.id = 3}, {.id = 1}, {.id = 2}};
+    struct gr_queue_entry arrival[] = {{.arrival = 3}, {.arrival = 1}, {.arrival = 2}};
     expect_order(arrival, 3, "1 2 3");
-    struct gr_queue_entry tags[] = {{.id = 1, .tag = 9}, {.id = 2, .tag = 8}, {.id = 3, .tag = 9}};
+    struct gr_queue_entry tags[] = {{.arrival = 1, .tag = 9}, {.arrival = 2, .tag = 8}, {.arrival = 3, .tag = 9}};
     expect_order(tags, 3, "2 1 3");
-    struct gr_queue_entry priority[] = {
-        {.id = 1, .priority = 5, .tag = 1}, {.id = 2, .priority = 4, .tag = 9}, {.id = 3, .priority = 5}};
+    struct gr_queue_entry priority[] = {{.arrival = 1, .priority = 5, .tag = 1},
+                                        {.arrival = 2, .priority = 4, .tag = 9},
+                                        {.arrival = 3, .priority = 5}};
     expect_order(priority, 3, "2 3 1");
     expect_order(NULL, 0, "");
 }
@@ -146,6 +147,7 @@ static void test_owners_take_turns(void **state)
     (void)state;
     static const uint64_t owner_served[] = {7, 7, 9, 7, 9, 7, 7};
     struct fleet *f = make_busy(1, &(struct gr_orch_config){0});
+    f->ids_fall = true;
     uint64_t id[7], owner[7];
     for (int i = 0; i < 7; i++) {
         owner[i] = i < 5 ? 7 : 9;
