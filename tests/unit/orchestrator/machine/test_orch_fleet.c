@@ -227,10 +227,9 @@ static void test_idle_sessions_move(void **state)
     destroy_fleet(f);
 }
 
-/* A fast target is preferred until its rounds are as long as the other's. */
-static void test_predicted_rounds(void **state)
+/* Two targets that have told of their rounds, and then n sessions at once. */
+static struct fleet *share_out(const struct gr_msg *first, const struct gr_msg *second, int n)
 {
-    (void)state;
     struct fleet *f = make_fleet();
     const struct gr_orch_config c = {.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S};
     gr_orch_configure(f->orch, &c);
@@ -238,13 +237,23 @@ static void test_predicted_rounds(void **state)
     join(f, 1, GR_WORKER_TARGET, 0);
     f->now_ns += GR_S;
     (void)gr_orch_step(f->orch, f->now_ns);
-    answer_later(f, 0, (struct gr_msg){.type = GR_MSG_PONG, .pong = {.round_ns = 3000, .more_ns = 1000}});
-    answer_later(f, 1, (struct gr_msg){.type = GR_MSG_PONG, .pong = {.round_ns = 1000, .more_ns = 1000}});
+    answer_later(f, 0, *first);
+    answer_later(f, 1, *second);
     answer(f);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < n; i++) {
         (void)open_session(f, false);
         answer(f);
     }
+    return f;
+}
+
+/* A fast target is preferred until its rounds are as long as the other's. */
+static void test_predicted_rounds(void **state)
+{
+    (void)state;
+    const struct gr_msg slow = {.type = GR_MSG_PONG, .pong = {.round_ns = 3000, .more_ns = 1000}};
+    const struct gr_msg fast = {.type = GR_MSG_PONG, .pong = {.round_ns = 1000, .more_ns = 1000}};
+    struct fleet *f = share_out(&slow, &fast, 4);
     assert_int_equal(held_by(f, 0), 1);
     assert_int_equal(held_by(f, 1), 3);
     destroy_fleet(f);
@@ -255,23 +264,10 @@ static void test_predicted_rounds(void **state)
 static void test_forecast_of_another_time(void **state)
 {
     (void)state;
-    struct fleet *f = make_fleet();
-    const struct gr_orch_config c = {.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S};
-    gr_orch_configure(f->orch, &c);
-    join(f, 0, GR_WORKER_TARGET, 0);
-    join(f, 1, GR_WORKER_TARGET, 0);
-    f->now_ns += GR_S;
-    (void)gr_orch_step(f->orch, f->now_ns);
     const struct gr_msg then = {.type = GR_MSG_PONG,
                                 .pong = {.n_turn = 100, .round_ns = 9000, .more_ns = 80, .first_ns = 5000}};
-    answer_later(f, 0, then);
-    answer_later(f, 1,
-                 (struct gr_msg){.type = GR_MSG_PONG, .pong = {.round_ns = 5000, .more_ns = 40, .first_ns = 5000}});
-    answer(f);
-    for (int i = 0; i < 40; i++) {
-        (void)open_session(f, false);
-        answer(f);
-    }
+    const struct gr_msg idle = {.type = GR_MSG_PONG, .pong = {.round_ns = 5000, .more_ns = 40, .first_ns = 5000}};
+    struct fleet *f = share_out(&then, &idle, 40);
     assert_in_range(held_by(f, 0), 19, 21);
     assert_int_equal(held_by(f, 0) + held_by(f, 1), 40);
     destroy_fleet(f);
