@@ -28,6 +28,7 @@ struct totals {
     int n_first;
     int n_undrafted; /* sessions that a drafter which was there did not work for */
     int n_waited;    /* sessions that began when another one of their group had ended */
+    int n_reopened;  /* sessions whose prompt was computed again while they were to decode */
     char transport[GR_TRANSPORT_NAME_MAX];
 };
 
@@ -55,6 +56,7 @@ static void add_session(struct totals *t, const struct gr_crowd_session *s)
     t->drafter_ms += 1e-6 * (double)s->drafter_ns;
     t->host_ms += 1e-6 * (double)m->host_ns;
     t->life_ms += 1e-6 * (double)(m->last_token_ns - m->first_token_ns);
+    t->n_reopened += s->reopened;
     t->own_tokens += s->n_token - 1.0;
     t->first_ms[t->n_first++] = 1e-6 * (double)(s->first_ns - s->asked_ns);
     t->n_undrafted += s->undrafted;
@@ -111,8 +113,8 @@ static uint64_t digest(const struct gr_prompt_set *s)
 static const char *const columns[] = {"sessions",      "mode",      "rep",          "tok/s",        "tok/s a client",
                                       "least client",  "ttft ms",   "all decode %", "acceptance",   "tokens per round",
                                       "round ms",      "verify ms", "draft ms",     "transport ms", "host ms",
-                                      "bare rounds %", "undrafted", "waited",       "transport",    "shares",
-                                      "texts"};
+                                      "bare rounds %", "undrafted", "waited",       "reopened",     "transport",
+                                      "shares",        "texts"};
 
 static double over(double a, double b)
 {
@@ -148,6 +150,7 @@ static void print_row(struct gr_table *t, const struct bench *b, int n, bool tre
     gr_table_number(t, trees ? over(100.0 * s->bare_rounds, s->rounds) : NAN, 1);
     gr_table_number(t, trees ? (double)s->n_undrafted : NAN, 0);
     gr_table_number(t, s->n_waited, 0);
+    gr_table_number(t, s->n_reopened, 0);
     if (s->transport[0] != '\0') {
         gr_table_text(t, s->transport);
     } else {

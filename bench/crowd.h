@@ -21,7 +21,9 @@ struct gr_crowd_session {
     uint32_t n_token;
     uint64_t asked_ns, first_ns; /* when the first turn was asked for, and when its token came */
     bool undrafted;              /* in the second turn no drafter worked for it, though one was there */
-    uint64_t drafter_ns;         /* the drafter's own time, which is a part of the second turn's waits for trees */
+    bool reopened;       /* its prompt was computed again in the second turn: its KV had gone to another session,
+                          * or its worker was lost */
+    uint64_t drafter_ns; /* the drafter's own time, which is a part of the second turn's waits for trees */
     struct gr_session_metrics metrics; /* of the second turn */
 };
 

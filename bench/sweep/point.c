@@ -102,6 +102,7 @@ void gr_point_read(const struct gr_store *s, const struct gr_fleet *f, enum gr_p
     out->verify_ms = median(&r, "verify ms");
     out->undrafted = median(&r, "undrafted");
     out->waited = median(&r, "waited");
+    out->reopened = median(&r, "reopened");
     text(&r, "transport", out->transport, sizeof(out->transport));
     text(&r, "shares", out->shares, sizeof(out->shares));
     text(&r, "texts", out->texts, sizeof(out->texts));

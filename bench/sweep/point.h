@@ -22,6 +22,7 @@ struct gr_point {
     double acceptance, round_ms, transport_ms, draft_ms, verify_ms;
     double undrafted; /* sessions without a drafter that was there */
     double waited;    /* sessions that began when others had ended: what lets them in bounds the speed */
+    double reopened;  /* sessions whose prompt was computed again while they were to decode */
     char transport[16], shares[128], texts[20];
     char why[GR_FLEET_WHY_MAX + 200]; /* it was not measured, or not as often as was asked for; else empty */
 };

@@ -123,6 +123,11 @@ static void print_note(struct gr_table *t, const struct gr_point *p)
         snprintf(text, sizeof(text), "bound by admission: %.0f sessions began when others had ended", p->waited);
         add_note(&n, text);
     }
+    if (p->reopened > 0.0) {
+        snprintf(text, sizeof(text), "%.0f prompts were computed again: KV was short, or a worker was lost",
+                 p->reopened);
+        add_note(&n, text);
+    }
     if (p->undrafted > 0.0) {
         snprintf(text, sizeof(text), "%.0f sessions had no drafter", p->undrafted);
         add_note(&n, text);

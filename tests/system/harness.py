@@ -163,5 +163,6 @@ def main(n_more=0):
             text = f"{type(e).__name__}: {e}".replace("\n", "\n# ")
             line = e.__traceback__.tb_next.tb_lineno if e.__traceback__ and e.__traceback__.tb_next else 0
             print(f"not ok {i} - {fn.__name__} ({time.monotonic() - begin:.1f} s)\n# line {line}: {text}", flush=True)
+            print(f"{fn.__name__}: line {line}: {text}", file=sys.stderr, flush=True)  # a log of meson's shows this one alone
     return 1 if n_failed else 0
 

@@ -107,9 +107,13 @@ def another_library_is_refused():
     """Rank 1's host has another NCCL: its line names rank, host and both versions, and nothing waits. [B10]"""
     if not SOFT:
         return  # one host has one library
-    of = lambda rank: (of_two_hosts(rank)[0], {**of_two_hosts(rank)[1], "SOFT_NCCL_VERSION": ("22105", "21903")[rank]})  # noqa: E731
+
+    def of(rank):
+        return ("--device", f"cuda:{rank}"), {"NCCL_HOSTID": f"host{rank}", "SOFT_NCCL_VERSION": ("22105", "21903")[rank]}
+
     folder = Folder()
-    with Serve(spawn=False, folder=folder) as s, Group(folder, s.address, 2, "--geometry", "test-tp8", "--max-model-len", "4096", each=of) as g:
+    with (Serve(spawn=False, folder=folder) as s,
+          Group(folder, s.address, 2, "--geometry", "test-tp8", "--max-model-len", "4096", each=of) as g):
         wait_for(lambda: "tensor-parallel rank 1 on host " in g.said(1), UP_S)
         assert re.search(r"rank 1 on host \S+ has NCCL 2\.19\.3, and rank 0 on host \S+ NCCL 2\.21\.5", g.said(1)), g.said(1)[-2000:]
 

@@ -281,7 +281,8 @@ def one_line_for_each_mistake():
 @case
 def a_cold_start_is_no_part():
     """The only target stands still for two seconds after clients have asked: the first run of a row is warm-up and takes it.
-    Where a target has KV for one session at a time, the row says that the others waited."""
+    Where a target has KV for one session at a time, the row says that the others waited, however many of their prompts
+    have lost their KV meanwhile."""
     with tempfile.TemporaryDirectory() as d:
         for name, stop, more in (("cold", True, ()), ("narrow", False, ("--kv-blocks", "7"))):
             env, serve, address = serving(d, name, "--sessions", "4", "--max-model-len", "96", *more)
