@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "transport/connect/secrecy.h"
 #include "transport/net.h"
 
 #include <poll.h>
@@ -17,6 +18,7 @@ enum gr_status gr_bus_join(struct gr_bus *b, enum gr_role role, uint64_t incarna
     struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
                             .role = role,
                             .incarnation = incarnation,
+                            .secrecy = GR_SECRECY_ON, /* as where sessions are real */
                             .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     struct gr_control *control = NULL;
     int fd = -1;
@@ -28,7 +30,7 @@ enum gr_status gr_bus_join(struct gr_bus *b, enum gr_role role, uint64_t incarna
     GR_TRY(gr_tcp_connect(b->address, HELLO_TIMEOUT_MS, &fd));
     enum gr_status st = gr_hello_call(fd, &self, b->key, HELLO_TIMEOUT_MS, &peer);
     if (st == GR_OK) {
-        st = gr_control_create(fd, &control);
+        st = gr_control_create(fd, &peer.keys, &control);
     }
     if (st != GR_OK) {
         close(fd);

@@ -70,6 +70,8 @@ enum gr_ranks_choice {
     GR_CHOICE_RANKS_TORCHRUN,
     GR_CHOICE_RANKS_NONE
 };
+/* enum gr_secrecy (transport/connect/secrecy.h) has their meaning. */
+enum gr_secrecy_choice { GR_CHOICE_SECRECY_OFF, GR_CHOICE_SECRECY_ON, GR_CHOICE_SECRECY_REQUIRED };
 enum gr_shell { GR_SHELL_BASH, GR_SHELL_ZSH };
 
 /* The rows' numbers: GR_OPTION_model ... */

@@ -6,6 +6,7 @@
 #include "orchestrator/cli/spawn.h"
 
 #include "transport/connect/cluster.h"
+#include "transport/connect/secrecy.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -114,8 +115,10 @@ static enum gr_status start_all(struct gr_local *l)
                               .on_refused = on_refused};
     char key_hex[2 * GR_KEY_BYTES + 1], cluster[GR_CLUSTER_BYTES];
     gr_cluster_use(l->o->cluster);
+    gr_secrecy_use(l->o->control_encryption);
     GR_TRY(gr_cluster_name(true, cluster));
     c.cluster = cluster;
+    c.secrecy = (uint32_t)l->o->control_encryption;
     GR_TRY(gr_key_random(c.key, key_hex));
     GR_TRY(gr_hub_create(&c, &l->hub));
     gr_orch_configure(gr_hub_orch(l->hub),

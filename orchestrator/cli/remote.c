@@ -5,6 +5,7 @@
 #include "common/base/out_guard.h"
 #include "common/process/program.h"
 #include "transport/connect/cluster.h"
+#include "transport/connect/secrecy.h"
 #include "transport/connect/control.h"
 #include "transport/net.h"
 
@@ -38,18 +39,18 @@ enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_
     return st;
 }
 
-static enum gr_status hello(const struct gr_options *o, int fd)
+static enum gr_status hello(const struct gr_options *o, int fd, struct gr_hello *peer_out)
 {
     uint8_t key[GR_KEY_BYTES];
-    struct gr_hello peer;
     struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
                             .role = GR_ROLE_CLIENT,
                             .incarnation = gr_clock_ns(),
+                            .secrecy = (uint32_t)o->control_encryption,
                             .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     gr_host_id(self.host_id);
     GR_TRY(gr_remote_key(o, key));
     GR_TRY(gr_cluster_name(false, self.cluster));
-    return gr_hello_call(fd, &self, key, HELLO_TIMEOUT_MS, &peer);
+    return gr_hello_call(fd, &self, key, HELLO_TIMEOUT_MS, peer_out);
 }
 
 static int watch_signals(void)
@@ -68,12 +69,14 @@ enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struc
     uint8_t key[GR_KEY_BYTES];
     int fd = -1;
     gr_cluster_use(o->cluster);
+    gr_secrecy_use(o->control_encryption);
     GR_TRY(gr_remote_key(o, key)); /* before anybody is called */
     GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(r.address, patience_ms, TELL_MS, &fd)
                            : gr_tcp_connect(r.address, HELLO_TIMEOUT_MS, &fd));
-    enum gr_status st = hello(o, fd);
+    struct gr_hello peer;
+    enum gr_status st = hello(o, fd, &peer);
     if (st == GR_OK) {
-        st = gr_control_create(fd, &r.control);
+        st = gr_control_create(fd, &peer.keys, &r.control);
     }
     if (st != GR_OK) {
         close(fd);

@@ -14,6 +14,7 @@
 #include "orchestrator/cli/spawn.h"
 #include "orchestrator/cli/yaml_config.h"
 #include "transport/connect/cluster.h"
+#include "transport/connect/secrecy.h"
 #include "transport/connect/reach.h"
 #include "transport/own.h"
 
@@ -229,8 +230,10 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
         .on_client_lost = on_client_lost};
     char cluster[GR_CLUSTER_BYTES];
     gr_cluster_use(s->o.cluster);
+    gr_secrecy_use(s->o.control_encryption);
     GR_TRY(gr_cluster_name(true, cluster));
     c.cluster = cluster;
+    c.secrecy = (uint32_t)s->o.control_encryption;
     memcpy(c.key, key, sizeof(c.key));
     GR_TRY(gr_hub_create(&c, &s->hub));
     warn_of_loopback(s);

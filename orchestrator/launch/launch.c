@@ -11,6 +11,7 @@
 #include "orchestrator/launch/gpu.h"
 #include "orchestrator/launch/job.h"
 #include "transport/connect/cluster.h"
+#include "transport/connect/secrecy.h"
 #include "transport/own.h"
 
 #include <assert.h>
@@ -284,6 +285,7 @@ int gr_command_launch(int argc, char **argv)
     int status = load(&j.o, argc, argv, yaml);
     if (status < 0) {
         gr_cluster_use(j.o.cluster); /* of this process, and of those that it starts */
+        gr_secrecy_use(j.o.control_encryption);
         status = run(&j);
     }
     free(j.env);

@@ -120,10 +120,10 @@ static void turn_away(struct gr_control *control, const char *text)
     gr_control_destroy(control);
 }
 
-static void admit(struct gr_hub *h, const struct gr_arrival *a)
+static void admit(struct gr_hub *h, struct gr_arrival *a)
 {
     struct gr_control *control = NULL;
-    if (gr_control_create(a->fd, &control) != GR_OK) {
+    if (gr_control_create(a->fd, &a->peer.keys, &control) != GR_OK) {
         close(a->fd);
         return;
     }
@@ -453,6 +453,7 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
     h->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
                                  .role = GR_ROLE_ORCHESTRATOR,
                                  .incarnation = gr_clock_ns(),
+                                 .secrecy = config->secrecy,
                                  .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     gr_host_id(h->hello.host_id);
     snprintf(h->hello.cluster, sizeof(h->hello.cluster), "%s", config->cluster != NULL ? config->cluster : "");

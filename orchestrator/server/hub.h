@@ -21,6 +21,7 @@ struct gr_hub;
 struct gr_hub_config {
     const char *listen;  /* HOST:PORT, port 0 = any */
     const char *cluster; /* of HELLO; NULL: none */
+    uint32_t secrecy;    /* of HELLO: enum gr_secrecy (secrecy.h) */
     bool tells;          /* workers that come and go are told at the level of warnings: it serves other hosts */
     uint8_t key[GR_KEY_BYTES];
     int hello_timeout_ms; /* how long a hand-shake may take; 0: GR_ACCEPT_TIMEOUT_MS (gate.h) */

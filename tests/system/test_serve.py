@@ -61,10 +61,10 @@ class Client:
         if key is None:
             with open(serve.folder.key, encoding="utf-8") as f:
                 key = bytes.fromhex(f.read().strip())
-        own = pack({"version": 2, "role": role, "incarnation": 1, "wanted": 0, "cluster": "", "tokenizer": 0, "model": 0, "fc": 0, "numerics_id": "",
+        own = pack({"version": 3, "role": role, "incarnation": 1, "wanted": 0, "cluster": "", "tokenizer": 0, "model": 0, "fc": 0, "numerics_id": "",
                     "n_vocab": 0, "transports": 0, "feature_dtype": 0, "feature_width": 0, "feature_raw": 0, "captures": "",
                     "host_id": "", "small_bytes_max": 65536, "bulk_bytes_max": 0, "n_small_slot": 2, "n_bulk_slot": 0,
-                    "nonce": os.urandom(32)})
+                    "secrecy": 0, "exchange": bytes(32), "nonce": os.urandom(32)})
         self.s.sendall(record(own))
         peer = self.read_record()
         mac = hmac.new(key, b"graft-hello-1" + bytes([role]) + record(own) + record(peer), hashlib.sha512).digest()[:32]

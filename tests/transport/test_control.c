@@ -26,7 +26,7 @@ static size_t put(uint8_t *out, size_t cap, const struct gr_msg *m)
 static void make(int fd[2], struct gr_control **c)
 {
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-    assert_int_equal(gr_control_create(fd[0], c), GR_OK);
+    assert_int_equal(gr_control_create(fd[0], NULL, c), GR_OK);
 }
 
 /* Messages of many sizes, cut at every length. */
@@ -131,7 +131,7 @@ static void test_room(void **state)
     int fd[2];
     struct gr_control *c = NULL, *reader = NULL;
     make(fd, &c);
-    assert_int_equal(gr_control_create(fd[1], &reader), GR_OK);
+    assert_int_equal(gr_control_create(fd[1], NULL, &reader), GR_OK);
     gr_control_limit_out(c, 4096);
     const size_t all = gr_control_room(c);
     assert_int_equal(all, 4096);

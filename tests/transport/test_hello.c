@@ -155,7 +155,8 @@ static void pack_pair(msgpack_packer *pk, const struct draft_hello *d, const cha
                    {"small_bytes_max", 64},
                    {"bulk_bytes_max", 65536},
                    {"n_small_slot", 256},
-                   {"n_bulk_slot", 8}};
+                   {"n_bulk_slot", 8},
+                   {"secrecy", 1}};
     pack_str(pk, key);
     if (d->edit != NULL && strcmp(d->edit, key) == 0) {
         msgpack_pack_object(pk, d->value);
@@ -171,7 +172,7 @@ static void pack_pair(msgpack_packer *pk, const struct draft_hello *d, const cha
         pack_str(pk, "2,4,7");
     } else if (strcmp(key, "cluster") == 0) {
         pack_str(pk, "");
-    } else if (strcmp(key, "nonce") == 0) {
+    } else if (strcmp(key, "nonce") == 0 || strcmp(key, "exchange") == 0) {
         msgpack_pack_bin_with_body(pk, key_b, 32);
     } else {
         pack_str(pk, "text");
@@ -183,7 +184,8 @@ static uint32_t pack_hello(const struct draft_hello *d, uint8_t *out, size_t cap
     static const char *const keys[] = {
         "version",  "role",        "incarnation",     "wanted",         "cluster",       "tokenizer",     "model",
         "fc",       "numerics_id", "n_vocab",         "transports",     "feature_dtype", "feature_width", "feature_raw",
-        "captures", "host_id",     "small_bytes_max", "bulk_bytes_max", "n_small_slot",  "n_bulk_slot",   "nonce"};
+        "captures", "host_id",     "small_bytes_max", "bulk_bytes_max", "n_small_slot",  "n_bulk_slot",   "secrecy",
+        "exchange", "nonce"};
     msgpack_sbuffer buf;
     msgpack_sbuffer_init(&buf);
     msgpack_packer pk;

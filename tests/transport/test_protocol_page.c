@@ -40,7 +40,7 @@ static void test_control_message(void **state)
     struct gr_control *c = NULL;
     int fd[2];
     make_unix_sockets(fd);
-    assert_int_equal(gr_control_create(fd[0], &c), GR_OK);
+    assert_int_equal(gr_control_create(fd[0], NULL, &c), GR_OK);
     assert_int_equal(gr_control_send(c, &m), GR_OK);
     assert_int_equal(gr_control_flush(c), GR_OK);
     read_exact(fd[1], bytes, sizeof(bytes));

@@ -137,7 +137,7 @@ static void start(struct world *w, const char *listen, int timeout_ms)
                                   .incarnation = 1,
                                   .limits = {.small_bytes_max = 8192, .n_small_slot = 2}};
     assert_int_equal(gr_hello_exchange(fd, &self, w->key, 5000, &peer), GR_OK);
-    assert_int_equal(gr_control_create(fd, &w->control), GR_OK);
+    assert_int_equal(gr_control_create(fd, NULL, &w->control), GR_OK);
 }
 
 static bool receive(struct world *w, enum gr_msg_type type)

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/out_file.h"
 #include "transport/connect/hello.h"
+#include "transport/connect/secrecy.h"
 #include "transport/impl.h"
 #include "transport/net.h"
 #include "transport/verbs/verbs.h"
@@ -160,6 +161,7 @@ static enum gr_status proof_check(const uint8_t *key, const struct record *proof
 
 struct exchange {
     struct record own, peer, proof;
+    struct gr_seal_pair pair;
 };
 
 static enum gr_status exchange_proofs(const struct opening *o, const struct gr_hello *self, const uint8_t *key,
@@ -177,11 +179,46 @@ static enum gr_status exchange_proofs(const struct opening *o, const struct gr_h
     return proof_check(key, &x->proof, &x->own, &x->peer, role_out);
 }
 
+/* ---- the keys of a control link ---- */
+
+static bool is_control(const struct gr_hello *own, const struct gr_hello *peer)
+{
+    return own->role == GR_ROLE_ORCHESTRATOR || peer->role == GR_ROLE_ORCHESTRATOR;
+}
+
+/* The two have been compared, so their roles differ. */
+static enum gr_status agree_keys(const uint8_t *key, const struct exchange *x, const struct gr_hello *own,
+                                 struct gr_hello *peer)
+{
+    if (!is_control(own, peer) || own->secrecy == GR_SECRECY_OFF || peer->secrecy == GR_SECRECY_OFF) {
+        return GR_OK;
+    }
+    const bool is_first = own->role < peer->role;
+    const struct record *first = is_first ? &x->own : &x->peer, *second = is_first ? &x->peer : &x->own;
+    const struct gr_seal_opening opening = {
+        .is_first = is_first, .hello = {first->data, second->data}, .bytes = {first->bytes, second->bytes}};
+    const enum gr_status st = gr_seal_keys_make(&x->pair, peer->exchange, key, &opening, &peer->keys);
+    if (st != GR_OK) {
+        log_error("HELLO: `exchange' is no public key, so the control link cannot be encrypted");
+    }
+    return st;
+}
+
+static void prepare(const struct gr_hello *self, struct gr_seal_pair *pair, struct gr_hello *own_out)
+{
+    *own_out = *self;
+    randombytes_buf(own_out->nonce, sizeof(own_out->nonce));
+    if (self->secrecy != GR_SECRECY_OFF) {
+        gr_seal_pair_make(pair);
+        memcpy(own_out->exchange, pair->public, sizeof(own_out->exchange));
+    }
+}
+
 static enum gr_status exchange(const struct opening *o, const struct gr_hello *self, const uint8_t *key,
                                struct exchange *x, struct gr_hello *peer_out)
 {
-    struct gr_hello own = *self, peer;
-    randombytes_buf(own.nonce, sizeof(own.nonce));
+    struct gr_hello own, peer;
+    prepare(self, &x->pair, &own);
     size_t bytes;
     GR_TRY(gr_hello_encode(&own, x->own.data, sizeof(x->own.data), &bytes));
     x->own.bytes = (uint32_t)bytes;
@@ -193,7 +230,9 @@ static enum gr_status exchange(const struct opening *o, const struct gr_hello *s
         return GR_EPROTO;
     }
     GR_TRY(gr_hello_compare(&own, &peer));
+    GR_TRY(agree_keys(key, x, &own, &peer));
     *peer_out = peer;
+    sodium_memzero(&peer.keys, sizeof(peer.keys));
     return GR_OK;
 }
 
@@ -207,6 +246,7 @@ static enum gr_status say_hello(const struct opening *o, const struct gr_hello *
         return GR_ENOMEM;
     }
     enum gr_status st = exchange(o, self, key, x, peer_out);
+    sodium_memzero(&x->pair, sizeof(x->pair));
     free(x);
     return st;
 }

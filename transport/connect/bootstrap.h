@@ -13,14 +13,16 @@
  *      the peer's HELLO is parsed or anything is answered.
  *
  * Then the HELLOs are compared and the first common transport of the order is taken. The proof
- * covers the opening only: what follows on the socket is neither encrypted nor authenticated. */
+ * covers the opening. A control link is then encrypted with keys of that opening (seal.h), unless one side says off;
+ * what follows on any other socket is neither encrypted nor authenticated. */
 #ifndef GR_TRANSPORT_CONNECT_BOOTSTRAP_H
 #define GR_TRANSPORT_CONNECT_BOOTSTRAP_H
 
+#include "transport/connect/seal.h"
 #include "transport/transport.h"
 
 #define GR_HELLO_BYTES_MAX 16384 /* bytes of a HELLO or a proof, at most */
-#define GR_PROTOCOL_VERSION 2    /* another one is refused */
+#define GR_PROTOCOL_VERSION 3    /* another one is refused */
 #define GR_KEY_BYTES 32          /* of the shared key */
 #define GR_CLUSTER_BYTES 64      /* of a cluster's name, its NUL included */
 
@@ -57,7 +59,12 @@ struct gr_hello {
     char host_id[48];               /* of gr_host_id(); empty: cannot share memory */
     char cluster[GR_CLUSTER_BYTES]; /* of gr_cluster_name(); two that are not empty must be equal */
     struct gr_conn_limits limits;
-    uint8_t nonce[32]; /* filled by gr_hello_exchange */
+    uint32_t secrecy;                       /* enum gr_secrecy: of its control links */
+    uint8_t exchange[GR_SEAL_PUBLIC_BYTES]; /* filled by gr_hello_exchange; zeros with secrecy off */
+    uint8_t nonce[32];                      /* the same */
+    /* Not on the wire. Of the peer that gr_hello_exchange gives: the keys of the control link to it, on if one side is
+     * an orchestrator and neither says off. Whoever has begun the link wipes them. */
+    struct gr_seal_keys keys;
 };
 
 /* Exchanges HELLO and proofs on fd. key: GR_KEY_BYTES. Logs one line that says what to do on every

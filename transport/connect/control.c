@@ -2,6 +2,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/log.h"
+#include "transport/net.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,8 +11,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PREFIX_BYTES 4                                /* the length before each message */
-#define QUEUE_BYTES (GR_MSG_BYTES_MAX + PREFIX_BYTES) /* the largest message and its length */
+#define PREFIX_BYTES 4 /* the length before each message */
+#define QUEUE_BYTES                                                                                   \
+    (GR_MSG_BYTES_MAX + PREFIX_BYTES + GR_SEAL_BYTES) /* the largest message, its length and its seal \
+                                                       */
 #define OUT_BYTES (2 * (size_t)QUEUE_BYTES)           /* room to move what waits only now and then */
 
 struct gr_control {
@@ -22,9 +25,40 @@ struct gr_control {
      * the front when more than out_max bytes have been sent since the last time: no byte is moved more than once. */
     uint8_t *out;
     size_t in_at, in_len, out_at, out_len, out_max;
+    struct gr_seal_keys keys; /* on: records are sealed */
+    struct gr_seal seal;
+    uint64_t n_opened; /* sealed records that have come */
+    bool heard;        /* the header of what comes in has come */
 };
 
-enum gr_status gr_control_create(int fd, struct gr_control **out)
+static size_t seal_bytes(const struct gr_control *c)
+{
+    return c->keys.on ? GR_SEAL_BYTES : 0;
+}
+
+static size_t content_at(const struct gr_control *c)
+{
+    return c->keys.on ? GR_SEAL_CONTENT_AT : 0;
+}
+
+/* The header is the first that the peer gets. */
+static void use_keys(struct gr_control *c, struct gr_seal_keys *keys)
+{
+    if (keys != NULL && !keys->on) {
+        char where[64];
+        gr_sock_peer_text(c->fd, where);
+        log_warn("the control link to %s is not encrypted: --control-encryption is off at one of its ends", where);
+    }
+    if (keys == NULL || !keys->on) {
+        return;
+    }
+    c->keys = *keys;
+    sodium_memzero(keys, sizeof(*keys));
+    gr_seal_begin_out(&c->seal, &c->keys, c->out);
+    c->out_len = GR_SEAL_HEADER_BYTES;
+}
+
+enum gr_status gr_control_create(int fd, struct gr_seal_keys *keys, struct gr_control **out)
 {
     struct gr_control *c = calloc(1, sizeof(*c));
     uint8_t *in = malloc(QUEUE_BYTES);
@@ -37,6 +71,7 @@ enum gr_status gr_control_create(int fd, struct gr_control **out)
         return GR_ENOMEM;
     }
     *c = (struct gr_control){.fd = fd, .in = in, .out = queue, .out_max = QUEUE_BYTES};
+    use_keys(c, keys);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     *out = c;
     return GR_OK;
@@ -55,6 +90,8 @@ void gr_control_destroy(struct gr_control *c)
         return;
     }
     close(c->fd);
+    sodium_memzero(&c->keys, sizeof(c->keys));
+    sodium_memzero(&c->seal, sizeof(c->seal));
     free(c->in);
     free(c->out);
     free(c);
@@ -74,14 +111,20 @@ enum gr_status gr_control_send(struct gr_control *c, const struct gr_msg *m)
         c->out_at = 0;
     }
     const size_t room = gr_control_room(c);
-    if (room < PREFIX_BYTES) {
+    if (room < PREFIX_BYTES + seal_bytes(c)) {
         log_error("the control queue is full: the peer does not read");
         return GR_ELIMIT;
     }
     size_t len = 0;
-    GR_TRY(gr_msg_encode(m, c->out + c->out_len + PREFIX_BYTES, room - PREFIX_BYTES, &len));
+    uint8_t *record = c->out + c->out_len + PREFIX_BYTES;
+    const size_t cap = GR_MIN(room - PREFIX_BYTES - seal_bytes(c), (size_t)GR_MSG_BYTES_MAX);
+    GR_TRY(gr_msg_encode(m, record + content_at(c), cap, &len));
+    if (c->keys.on) {
+        gr_seal_shut(&c->seal, record, len);
+    }
+    len += seal_bytes(c);
     struct gr_writer w = {.p = c->out + c->out_len, .cap = PREFIX_BYTES};
-    gr_write_u32(&w, len);
+    gr_write_u32(&w, (uint32_t)len);
     c->out_len += PREFIX_BYTES + len;
     return GR_OK;
 }
@@ -110,24 +153,58 @@ enum gr_status gr_control_flush(struct gr_control *c)
     return GR_OK;
 }
 
+static enum gr_status take_header(struct gr_control *c)
+{
+    if (!c->keys.on || c->heard) {
+        return GR_OK;
+    }
+    if (c->in_len - c->in_at < GR_SEAL_HEADER_BYTES) {
+        return GR_AGAIN;
+    }
+    gr_seal_begin_in(&c->seal, &c->keys, c->in + c->in_at);
+    c->in_at += GR_SEAL_HEADER_BYTES;
+    c->heard = true;
+    return GR_OK;
+}
+
+/* Opens a record in its place. */
+static enum gr_status open_record(struct gr_control *c, uint8_t *record, size_t bytes)
+{
+    if (!c->keys.on) {
+        return GR_OK;
+    }
+    const enum gr_status st = gr_seal_open(&c->seal, record, bytes);
+    if (st == GR_OK) {
+        c->n_opened++;
+    } else {
+        log_error("encrypted record %llu of a control link is not what the other end sent next: it was altered, "
+                  "repeated, left out or made by somebody else; the link is closed",
+                  (unsigned long long)c->n_opened + 1);
+    }
+    return st;
+}
+
 /* One whole message at the front of the input? */
 static enum gr_status take_front(struct gr_control *c, struct gr_msg *out)
 {
+    GR_TRY(take_header(c));
     struct gr_reader r = {.p = c->in + c->in_at, .len = c->in_len - c->in_at};
     const uint32_t len = gr_read_u32(&r);
     if (r.failed) {
         return GR_AGAIN;
     }
-    if (len < 1 || len > GR_MSG_BYTES_MAX) {
-        log_error("peer announced a control message of %u bytes, the limit is %u", len, GR_MSG_BYTES_MAX);
+    if (len < 1 + seal_bytes(c) || len > GR_MSG_BYTES_MAX + seal_bytes(c)) {
+        log_error("peer announced a control message of %u bytes, allowed are %zu to %zu", len, 1 + seal_bytes(c),
+                  GR_MSG_BYTES_MAX + seal_bytes(c));
         c->closed = true;
         return GR_EPROTO;
     }
-    const uint8_t *body = gr_read_bytes(&r, len);
-    if (body == NULL) {
+    uint8_t *record = c->in + c->in_at + PREFIX_BYTES;
+    if (gr_read_bytes(&r, len) == NULL) {
         return GR_AGAIN;
     }
-    const enum gr_status st = gr_msg_decode(body, len, out);
+    enum gr_status st = open_record(c, record, len);
+    st = st == GR_OK ? gr_msg_decode(record + content_at(c), len - seal_bytes(c), out) : st;
     c->in_at += r.at;
     c->closed = c->closed || st != GR_OK;
     return st;

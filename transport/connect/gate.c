@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -307,6 +308,7 @@ bool gr_gate_take(struct gr_gate *g, struct gr_arrival *out)
         struct seat *s = &g->seat[i];
         if (s->state == SEAT_ARRIVED) {
             *out = s->arrival;
+            sodium_memzero(&s->arrival.peer.keys, sizeof(s->arrival.peer.keys));
             s->state = SEAT_FREE;
             g->n_arrived--;
             g->n_busy--;

@@ -3,6 +3,7 @@
 #include "common/base/bytes.h"
 #include "common/base/log.h"
 #include "common/protocol/wire.h"
+#include "transport/connect/secrecy.h"
 #include "transport/impl.h"
 
 #include <assert.h>
@@ -50,6 +51,8 @@ static const struct field fields[] = {
     FIELD("bulk_bytes_max", KIND_U32, limits.bulk_bytes_max, 0, GR_BULK_BYTES_MAX),
     FIELD("n_small_slot", KIND_U16, limits.n_small_slot, GR_N_SMALL_SLOT_MIN, GR_N_SMALL_SLOT_MAX),
     FIELD("n_bulk_slot", KIND_U16, limits.n_bulk_slot, 0, GR_N_BULK_SLOT_MAX),
+    FIELD("secrecy", KIND_U32, secrecy, GR_SECRECY_OFF, GR_SECRECY_REQUIRED),
+    FIELD("exchange", KIND_BIN, exchange, GR_SEAL_PUBLIC_BYTES, GR_SEAL_PUBLIC_BYTES),
     FIELD("nonce", KIND_BIN, nonce, 32, 32),
 };
 
@@ -436,6 +439,21 @@ static enum gr_status compare_roles(const struct gr_hello *self, const struct gr
     return GR_OK;
 }
 
+/* Only where there is a control link. */
+static enum gr_status compare_secrecy(const struct gr_hello *self, const struct gr_hello *peer)
+{
+    const bool ours = self->secrecy == GR_SECRECY_REQUIRED && peer->secrecy == GR_SECRECY_OFF;
+    const bool theirs = peer->secrecy == GR_SECRECY_REQUIRED && self->secrecy == GR_SECRECY_OFF;
+    if (ours || theirs) {
+        log_error("HELLO: control encryption: ours is %s, the peer's is %s; take --control-encryption off "
+                  "(GRAFT_CONTROL_ENCRYPTION) away from the %s",
+                  gr_secrecy_name(self->secrecy), gr_secrecy_name(peer->secrecy),
+                  gr_role_name(ours ? peer->role : self->role));
+        return GR_EMISMATCH;
+    }
+    return GR_OK;
+}
+
 /* A frame of features as the target makes it has to fit a slot of the connection. */
 static enum gr_status check_feature_slot(const struct gr_hello *self, const struct gr_hello *peer)
 {
@@ -481,8 +499,10 @@ enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hel
                        self->tokenizer_fingerprint, peer->tokenizer_fingerprint));
     GR_TRY(compare_u64("fc fingerprint", "both workers need the same EAGLE-3 head folder", self->fc_fingerprint,
                        peer->fc_fingerprint));
-    if (self->role == GR_ROLE_ORCHESTRATOR || peer->role == GR_ROLE_ORCHESTRATOR || is_of_launch(self) ||
-        is_of_group(self)) {
+    if (self->role == GR_ROLE_ORCHESTRATOR || peer->role == GR_ROLE_ORCHESTRATOR) {
+        return compare_secrecy(self, peer);
+    }
+    if (is_of_launch(self) || is_of_group(self)) {
         return GR_OK;
     }
     if (self->n_vocab != 0 && peer->n_vocab != 0) {

@@ -6,6 +6,7 @@
 #include "common/process/joined.h"
 #include "common/protocol/wire.h"
 #include "transport/connect/cluster.h"
+#include "transport/connect/secrecy.h"
 #include "transport/connect/reach.h"
 #include "transport/own.h"
 #include "transport/worker/supervise.h"
@@ -44,6 +45,8 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
     c->join_patience_ms = (int)join_s * 1000;
     c->rejoin_patience_ns = rejoin_s == FOR_EVER ? UINT64_MAX : (uint64_t)rejoin_s * GR_S;
     GR_TRY(gr_cluster_name(true, cluster));
+    uint32_t secrecy;
+    GR_TRY(gr_secrecy_wanted(&secrecy));
     const enum gr_status st = gr_key_from_env(c->key);
     if (st == GR_ENOTFOUND) {
         log_error("no shared key: set GRAFT_KEY_FILE (or GRAFT_KEY) to the orchestrator's; `graft serve --make-key F' "
@@ -55,6 +58,7 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
     const size_t frame_bytes = bulk ? gr_features_frame_bytes(2 * (size_t)d->feature_width) : 0;
     c->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
                                  .role = d->role,
+                                 .secrecy = secrecy,
                                  .tokenizer_fingerprint = d->tokenizer_fingerprint,
                                  .model_fingerprint = d->model_fingerprint,
                                  .n_vocab = (uint32_t)d->n_vocab,

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <sodium.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -145,6 +146,7 @@ static enum gr_status take_attempt(struct gr_rejoin *r, uint64_t now_ns, int *fd
     }
     *fd_out = r->fd;
     *peer_out = r->peer;
+    sodium_memzero(&r->peer.keys, sizeof(r->peer.keys));
     r->fd = -1;
     return GR_OK;
 }

@@ -87,7 +87,7 @@ bool worker_receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_
 void worker_wake(struct gr_worker_io *w);
 bool worker_has_link(const struct gr_worker_io *w);
 bool worker_receive_msgs(struct gr_worker_io *w, uint64_t now_ns);
-enum gr_status worker_begin_link(struct gr_worker_io *w, int fd, const struct gr_hello *peer, uint64_t now_ns);
+enum gr_status worker_begin_link(struct gr_worker_io *w, int fd, struct gr_hello *peer, uint64_t now_ns);
 bool worker_watch_orchestrator(struct gr_worker_io *w, uint64_t now_ns);
 void worker_leave(struct gr_worker_io *w, uint64_t now_ns);
 

@@ -111,9 +111,9 @@ static bool is_silent(const struct gr_worker_io *w, uint64_t now_ns)
     return w->pinged && now_ns - w->heard_ns >= ORCHESTRATOR_SILENCE;
 }
 
-enum gr_status worker_begin_link(struct gr_worker_io *w, int fd, const struct gr_hello *peer, uint64_t now_ns)
+enum gr_status worker_begin_link(struct gr_worker_io *w, int fd, struct gr_hello *peer, uint64_t now_ns)
 {
-    const enum gr_status st = gr_control_create(fd, &w->control);
+    const enum gr_status st = gr_control_create(fd, &peer->keys, &w->control);
     if (st != GR_OK) {
         close(fd);
         return st;
@@ -124,7 +124,7 @@ enum gr_status worker_begin_link(struct gr_worker_io *w, int fd, const struct gr
     return GR_OK;
 }
 
-static void join_again(struct gr_worker_io *w, int fd, const struct gr_hello *peer, uint64_t now_ns)
+static void join_again(struct gr_worker_io *w, int fd, struct gr_hello *peer, uint64_t now_ns)
 {
     const bool changed = peer->incarnation != w->orchestrator;
     if (changed && w->machine.on_orchestrator_changed != NULL) {

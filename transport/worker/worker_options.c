@@ -6,6 +6,7 @@
 #include "common/process/joined.h"
 #include "common/process/program.h"
 #include "transport/connect/cluster.h"
+#include "transport/connect/secrecy.h"
 #include "transport/own.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
@@ -91,6 +92,7 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     }
     configure_verbs(o);
     gr_cluster_use(o->cluster);
+    gr_secrecy_use(o->control_encryption);
     gr_worker_signals_catch((uint64_t)o->drain_timeout);
     snprintf(patience, sizeof(patience), "%lld", whole_seconds(o->join_timeout));
     setenv("GRAFT_JOIN_TIMEOUT", patience, 1); /* which joining reads */

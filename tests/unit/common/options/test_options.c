@@ -358,6 +358,9 @@ static void test_choices_are_their_enums(void **state)
         {GR_OPTION_ranks, GR_CHOICE_RANKS_PMI, "pmi"},
         {GR_OPTION_ranks, GR_CHOICE_RANKS_TORCHRUN, "torchrun"},
         {GR_OPTION_ranks, GR_CHOICE_RANKS_NONE, "none"},
+        {GR_OPTION_control_encryption, GR_CHOICE_SECRECY_OFF, "off"},
+        {GR_OPTION_control_encryption, GR_CHOICE_SECRECY_ON, "on"},
+        {GR_OPTION_control_encryption, GR_CHOICE_SECRECY_REQUIRED, "required"},
         {GR_OPTION_shell, GR_SHELL_BASH, "bash"},
         {GR_OPTION_shell, GR_SHELL_ZSH, "zsh"},
     };

@@ -60,8 +60,8 @@ static void test_whole_answer(void **state)
     struct gr_listing l = {0};
     struct gr_remote r = {.address = "here", .signal_fd = eventfd(0, EFD_CLOEXEC)};
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
-    assert_int_equal(gr_control_create(fd[0], &r.control), GR_OK);
-    assert_int_equal(gr_control_create(fd[1], &far), GR_OK);
+    assert_int_equal(gr_control_create(fd[0], NULL, &r.control), GR_OK);
+    assert_int_equal(gr_control_create(fd[1], NULL, &far), GR_OK);
     read_answer(&r, far, &l, GR_ORCH_SESSION_MAX, GR_ORCH_WORKER_MAX);
     for (uint32_t i = 0; i < GR_ORCH_SESSION_MAX; i++) {
         assert_int_equal(l.session[i].id, i + 1);
