@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Links to the orchestrator through a forwarder that records, alters or repeats what crosses.
+
+usage: test_secrecy.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import contextlib
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+from harness import GRAFT, SLOW, case, main
+from served import PLAIN, PROMPT, Serve
+
+IDS = [100, 200, 300, 400, 500, 600, 700, 800]  # of a prompt
+
+
+class Forwarder:
+    """Listens, and carries bytes to `address` and back. change(data) may alter what the orchestrator sends."""
+
+    def __init__(self, address, change=lambda data: data):
+        self.to, self.change, self.seen = address, change, b""
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.lock = threading.Lock()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                host, port = self.to.rsplit(":", 1)
+                far = socket.create_connection((host, int(port)))
+                threading.Thread(target=self.carry, args=(near, far, lambda data: data), daemon=True).start()
+                threading.Thread(target=self.carry, args=(far, near, self.change), daemon=True).start()
+
+    def carry(self, one, other, change):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                with self.lock:
+                    self.seen += data
+                other.sendall(change(data))
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_WR)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *rest):
+        self.listener.close()
+
+
+def ask(serve, forwarder, *args, n=24, prompt=("--prompt", PROMPT), **env):
+    return subprocess.run([GRAFT, "run", "--json", "--connect", forwarder.address, *PLAIN, *prompt, "--max-tokens", str(n),
+                           *args], capture_output=True, text=True, timeout=60 * SLOW, env=serve.env(**env), check=False)
+
+
+def as_msgpack(ids):
+    """As arrays of ids are written: the shortest form of each."""
+    return b"".join(bytes([i]) if i < 128 else b"\xcc" + bytes([i]) if i < 256 else b"\xcd" + struct.pack(">H", i) for i in ids)
+
+
+@case
+def a_recorded_link_tells_no_tokens():
+    """The same search finds them where encryption is off, so it would find them."""
+    with Serve(draft=False) as s:
+        path = s.folder.path("ids")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(IDS, f)
+        for mode, found in (("on", False), ("off", True)):
+            with Forwarder(s.address) as f:
+                done = ask(s, f, "--control-encryption", mode, prompt=("--prompt-ids", path))
+                assert done.returncode == 0, done.stderr
+                assert len(json.loads(done.stdout)["token_ids"]) == 24
+                words = [b"COMMIT", b"session", b"temperature"] + [as_msgpack(IDS)]
+                assert [w in f.seen for w in words] == len(words) * [found], (mode, [w for w in words if w in f.seen])
+        assert s.log().count("is not encrypted: --control-encryption is off at one of its ends") == 1, s.log()
+
+
+@case
+def required_refuses_an_end_that_says_off():
+    with Serve("--control-encryption", "required", draft=False) as s:
+        with Forwarder(s.address) as f:
+            done = ask(s, f, GRAFT_CONTROL_ENCRYPTION="off")
+            assert done.returncode == 1 and "control encryption: ours is off, the peer's is required" in done.stderr, done
+            done = ask(s, f)
+            assert done.returncode == 0, done.stderr
+
+
+@case
+def an_altered_record_ends_that_link_alone():
+    """Byte 1100 is inside of a record: HELLO and its proof have some 500. What came before it stands."""
+    state = {"at": 0}
+
+    def change(data):
+        begin, state["at"] = state["at"], state["at"] + len(data)
+        at = 1100 - begin
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:] if 0 <= at < len(data) else data
+
+    with Serve(draft=False) as s:
+        with Forwarder(s.address, change) as f:
+            done = ask(s, f, n=64)
+            cut = json.loads(done.stdout)
+            assert done.returncode == 1 and cut["finish_reason"] == "error", done
+            assert "of a control link is not what the other end sent next" in done.stderr, done.stderr
+        with Forwarder(s.address) as f:
+            whole = json.loads(ask(s, f, n=64).stdout)["token_ids"]
+            assert len(whole) == 64 and len(cut["token_ids"]) < 64 and whole[:len(cut["token_ids"])] == cut["token_ids"]
+        assert s.p.poll() is None
+
+
+sys.exit(main())
