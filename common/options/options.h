@@ -30,6 +30,7 @@ enum gr_command {
     GR_CMD_LAUNCH = 1 << 14,
     GR_CMD_STOP = 1 << 15,
     GR_CMD_DRAIN = 1 << 16, /* graft worker drain, undrain */
+    GR_CMD_TOP = 1 << 17,
 };
 
 #define GR_SERVE_ADDRESS "127.0.0.1:5055" /* where `graft serve` listens, and clients ask, unless told otherwise */
@@ -39,6 +40,7 @@ enum gr_command {
 
 /* Values of the CHOICE rows of these names, in the order of their choices; GR_UNSET: none was given. test_options holds
  * each against its text. */
+enum gr_top_sort { GR_TOP_BY_SPEED, GR_TOP_BY_TOKENS, GR_TOP_BY_ACCEPTANCE, GR_TOP_BY_IDLE, GR_TOP_BY_TARGET };
 enum gr_method { GR_METHOD_NONE, GR_METHOD_DRAFT_MODEL, GR_METHOD_EAGLE3 };
 enum gr_dtype_choice { GR_CHOICE_DTYPE_AUTO, GR_CHOICE_DTYPE_BF16, GR_CHOICE_DTYPE_F32 };
 enum gr_features_form { GR_FEATURES_FUSED, GR_FEATURES_RAW };

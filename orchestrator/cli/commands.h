@@ -7,6 +7,7 @@ int gr_command_chat(int argc, char **argv);
 int gr_command_serve(int argc, char **argv);
 int gr_command_session(int argc, char **argv);
 int gr_command_worker(int argc, char **argv);
+int gr_command_top(int argc, char **argv);
 int gr_command_ping(int argc, char **argv);
 int gr_command_wait(int argc, char **argv);
 int gr_command_stop(int argc, char **argv);

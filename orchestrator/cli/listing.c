@@ -88,13 +88,13 @@ void gr_listing_finish(struct gr_listing *l)
 
 /* ---- words ---- */
 
-static const char *state_name(uint32_t state)
+const char *gr_listing_session_state(const struct gr_msg_listed_session *m)
 {
     static const char *const names[] = {"free", "waiting", "opening", "running", "idle", "closing"};
-    return state < GR_ARRAY_LEN(names) ? names[state] : "?";
+    return m->state < GR_ARRAY_LEN(names) ? names[m->state] : "?";
 }
 
-static double acceptance(const struct gr_msg_listed_session *m)
+double gr_listing_acceptance(const struct gr_msg_listed_session *m)
 {
     return m->n_tree > 0 ? 1.0 + (double)m->n_hit_token / (double)m->n_tree : 1.0;
 }
@@ -115,36 +115,36 @@ static bool is_serving(const struct gr_msg_listed_worker *m)
     return m->draining == 0 && m->leaving == 0;
 }
 
-static const char *worker_state(const struct gr_msg_listed_worker *m)
+const char *gr_listing_worker_state(const struct gr_msg_listed_worker *m)
 {
     return m->leaving != 0 ? "leaving" : m->draining != 0 ? "draining" : "serving";
 }
 
 /* ---- printing ---- */
 
-static json_t *session_json(const struct gr_listing_session *m)
+json_t *gr_listing_session_json(const struct gr_listing_session *m)
 {
     char id[GR_SESSION_ID_DIGITS + 1];
     gr_session_id_spell(m->id, id);
-    return json_pack("{s:s, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
-                     id, "state", state_name(m->is.state), "epoch", (json_int_t)m->is.epoch, "keep_open",
-                     m->is.keep_open != 0, "tokens", (json_int_t)m->is.n_token, "rounds", (json_int_t)m->is.n_round,
-                     "num_drafts", (json_int_t)m->is.n_tree, "num_draft_tokens", (json_int_t)m->is.n_drafted,
-                     "num_accepted_tokens", (json_int_t)m->is.n_hit_token, "mean_acceptance_length", acceptance(&m->is),
-                     "idle_s", (double)m->is.idle_ns / 1e9, "target", (json_int_t)m->is.target, "drafter",
-                     (json_int_t)m->is.drafter, "specpv", specpv_name(m->is.specpv), "partial_rounds_since_refresh",
-                     (json_int_t)m->is.n_partial, "full_refreshes", (json_int_t)m->is.n_refresh, "drift_checked",
-                     (json_int_t)m->is.n_checked, "drift_mismatches", (json_int_t)m->is.n_drifted);
+    return json_pack(
+        "{s:s, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id", id, "state",
+        gr_listing_session_state(&m->is), "epoch", (json_int_t)m->is.epoch, "keep_open", m->is.keep_open != 0, "tokens",
+        (json_int_t)m->is.n_token, "rounds", (json_int_t)m->is.n_round, "num_drafts", (json_int_t)m->is.n_tree,
+        "num_draft_tokens", (json_int_t)m->is.n_drafted, "num_accepted_tokens", (json_int_t)m->is.n_hit_token,
+        "mean_acceptance_length", gr_listing_acceptance(&m->is), "idle_s", (double)m->is.idle_ns / 1e9, "target",
+        (json_int_t)m->is.target, "drafter", (json_int_t)m->is.drafter, "specpv", specpv_name(m->is.specpv),
+        "partial_rounds_since_refresh", (json_int_t)m->is.n_partial, "full_refreshes", (json_int_t)m->is.n_refresh,
+        "drift_checked", (json_int_t)m->is.n_checked, "drift_mismatches", (json_int_t)m->is.n_drifted);
 }
 
-static json_t *worker_json(const struct gr_msg_listed_worker *m)
+json_t *gr_listing_worker_json(const struct gr_msg_listed_worker *m)
 {
     return json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:f, s:s}", "worker",
                      (json_int_t)m->worker, "role", gr_listing_role_name(m->role), "model", m->model, "pid",
                      (json_int_t)m->pid, "host", m->host, "peer", m->peer, "address", m->address, "sessions",
                      (json_int_t)m->n_session, "in_turn", (json_int_t)m->n_active, "slots", (json_int_t)m->n_slot,
-                     "state", worker_state(m), "n_vocab", (json_int_t)m->n_vocab, "n_ctx_max", (json_int_t)m->n_ctx_max,
-                     "rtt_ms", (double)m->rtt_ns / 1e6, "numerics_id", m->numerics_id);
+                     "state", gr_listing_worker_state(m), "n_vocab", (json_int_t)m->n_vocab, "n_ctx_max",
+                     (json_int_t)m->n_ctx_max, "rtt_ms", (double)m->rtt_ns / 1e6, "numerics_id", m->numerics_id);
 }
 
 int gr_listing_dump(json_t *root)
@@ -185,8 +185,9 @@ static void print_table(const struct gr_listing *l)
            "idle s", "target", "drafter");
     for (int i = 0; i < l->n_session; i++) {
         const struct gr_listing_session *m = &l->session[i];
-        printf("%" GR_SESSION_ID_PRI "  %-8s %5u %8u %8" PRIu64 " %10.2f %8.1f", m->id, state_name(m->is.state),
-               m->is.epoch, m->is.n_token, m->is.n_round, acceptance(&m->is), (double)m->is.idle_ns / 1e9);
+        printf("%" GR_SESSION_ID_PRI "  %-8s %5u %8u %8" PRIu64 " %10.2f %8.1f", m->id,
+               gr_listing_session_state(&m->is), m->is.epoch, m->is.n_token, m->is.n_round,
+               gr_listing_acceptance(&m->is), (double)m->is.idle_ns / 1e9);
         print_worker_number(m->is.target);
         printf(" ");
         print_worker_number(m->is.drafter);
@@ -197,7 +198,7 @@ static void print_table(const struct gr_listing *l)
         printf("worker %u: %s, host %s, from %s, pid %u%s%s, %u sessions, context %u%s%s\n", m->worker,
                gr_listing_role_name(m->role), m->host, m->peer, m->pid,
                m->address[0] != '\0' ? ", drafters reach it at " : "", m->address, m->n_session, m->n_ctx_max,
-               is_serving(m) ? "" : ", ", is_serving(m) ? "" : worker_state(m));
+               is_serving(m) ? "" : ", ", is_serving(m) ? "" : gr_listing_worker_state(m));
     }
     print_lack(l);
 }
@@ -211,10 +212,10 @@ int gr_listing_print(const struct gr_listing *l, bool json)
     json_t *sessions = json_array();
     json_t *workers = json_array();
     for (int i = 0; i < l->n_session; i++) {
-        json_array_append_new(sessions, session_json(&l->session[i]));
+        json_array_append_new(sessions, gr_listing_session_json(&l->session[i]));
     }
     for (int i = 0; i < l->n_worker; i++) {
-        json_array_append_new(workers, worker_json(&l->worker[i]));
+        json_array_append_new(workers, gr_listing_worker_json(&l->worker[i]));
     }
     return gr_listing_dump(json_pack("{s:o, s:o}", "sessions", sessions, "workers", workers));
 }
@@ -222,13 +223,13 @@ int gr_listing_print(const struct gr_listing *l, bool json)
 int gr_listing_print_session(const struct gr_listing_session *m, bool json)
 {
     if (json) {
-        return gr_listing_dump(session_json(m));
+        return gr_listing_dump(gr_listing_session_json(m));
     }
-    printf("session %" GR_SESSION_ID_PRI ": %s, epoch %u, %s\n", m->id, state_name(m->is.state), m->is.epoch,
+    printf("session %" GR_SESSION_ID_PRI ": %s, epoch %u, %s\n", m->id, gr_listing_session_state(&m->is), m->is.epoch,
            m->is.keep_open != 0 ? "stays open between turns" : "ends with its turn");
     printf("tokens %u, rounds %" PRIu64 ", %" PRIu64 " of %" PRIu64 " drafted tokens accepted, mean acceptance length "
            "%.2f\n",
-           m->is.n_token, m->is.n_round, m->is.n_hit_token, m->is.n_drafted, acceptance(&m->is));
+           m->is.n_token, m->is.n_round, m->is.n_hit_token, m->is.n_drafted, gr_listing_acceptance(&m->is));
     printf("SpecPV %s: %" PRIu64 " partial rounds since the last of %" PRIu64 " refreshes; %" PRIu64 " of %" PRIu64
            " judged tokens were others\n",
            specpv_name(m->is.specpv), m->is.n_partial, m->is.n_refresh, m->is.n_drifted, m->is.n_checked);
@@ -249,7 +250,7 @@ static void print_worker_row(const struct gr_msg_listed_worker *m)
         snprintf(rtt, sizeof(rtt), "%.2f", (double)m->rtt_ns / 1e6);
     }
     printf("%6u  %-6s  %-8s %7u %5u %5s %8s %8u  %-16s %-16s %s\n", m->worker, gr_listing_role_name(m->role),
-           worker_state(m), m->n_active, m->n_session, slots, rtt, m->pid, m->model, m->host, m->peer);
+           gr_listing_worker_state(m), m->n_active, m->n_session, slots, rtt, m->pid, m->model, m->host, m->peer);
 }
 
 int gr_listing_print_workers(const struct gr_listing *l, bool json)
@@ -261,7 +262,7 @@ int gr_listing_print_workers(const struct gr_listing *l, bool json)
     }
     for (int i = 0; i < l->n_worker; i++) {
         if (json) {
-            json_array_append_new(rows, worker_json(&l->worker[i]));
+            json_array_append_new(rows, gr_listing_worker_json(&l->worker[i]));
         } else {
             print_worker_row(&l->worker[i]);
         }

@@ -23,7 +23,14 @@ struct gr_listing {
  * 30 s; GR_ENOMEM (logged); as gr_remote_recv(). */
 GR_NODISCARD enum gr_status gr_listing_read(struct gr_remote *r, struct gr_listing *l);
 void gr_listing_finish(struct gr_listing *l);
+
+/* Words and figures of one row. The JSON objects are the caller's. */
 const char *gr_listing_role_name(uint32_t role);
+const char *gr_listing_session_state(const struct gr_msg_listed_session *m); /* waiting, opening, running, idle, ... */
+const char *gr_listing_worker_state(const struct gr_msg_listed_worker *m);   /* serving, draining, leaving */
+double gr_listing_acceptance(const struct gr_msg_listed_session *m);         /* mean length; 1: no tree was judged */
+json_t *gr_listing_session_json(const struct gr_listing_session *m);
+json_t *gr_listing_worker_json(const struct gr_msg_listed_worker *m);
 
 /* These print on standard output and return the exit status. */
 int gr_listing_print(const struct gr_listing *l, bool json);         /* sessions, then workers */

@@ -48,11 +48,17 @@ static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"run", gr_command_run},         {"chat", gr_command_chat},
-    {"serve", gr_command_serve},     {"launch", gr_command_launch},
-    {"session", gr_command_session}, {"worker", gr_command_worker},
-    {"ping", gr_command_ping},       {"wait", gr_command_wait},
-    {"stop", gr_command_stop},       {"options", page},
+    {"run", gr_command_run},
+    {"chat", gr_command_chat},
+    {"serve", gr_command_serve},
+    {"launch", gr_command_launch},
+    {"session", gr_command_session},
+    {"worker", gr_command_worker},
+    {"top", gr_command_top},
+    {"ping", gr_command_ping},
+    {"wait", gr_command_wait},
+    {"stop", gr_command_stop},
+    {"options", page},
     {"completion", completion},
 };
 
