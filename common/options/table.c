@@ -94,9 +94,10 @@ static const struct gr_option_command commands[] = {
     {GR_CMD_LOOK, "graft", "worker list", "[options]", "what the workers of a running orchestrator have to do", NULL},
     {GR_CMD_DRAIN, "graft", "worker drain", "N [options]", "let a worker finish its turns and take no sessions", NULL},
     {GR_CMD_DRAIN, "graft", "worker undrain", "N [options]", "let a worker take sessions again", NULL},
-    {GR_CMD_TOP, "graft", "top", "--once [--json] [options]", "the workers and sessions of a running orchestrator",
-     "Shows a running orchestrator's workers and sessions, with load, KV, round times, speeds and acceptance. --once "
-     "looks twice, an interval apart, prints what it saw and ends."},
+    {GR_CMD_TOP, "graft", "top", "[--once [--json]] [options]",
+     "watch the workers and sessions of a running orchestrator",
+     "Shows a running orchestrator's workers and sessions, with load, KV, round times, speeds and acceptance; h tells "
+     "the keys. --once looks twice, an interval apart, prints what it saw and ends."},
     {GR_CMD_PING, "graft", "ping", "[options]", "round trips from a running orchestrator to its workers",
      "Round trips from the orchestrator to each worker: median, least, most."},
     {GR_CMD_WAIT, "graft", "wait", "[--timeout S] [options]",
