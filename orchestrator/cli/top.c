@@ -67,10 +67,10 @@ static int refuse(const struct gr_options *o)
 {
     if (!o->once && o->json) {
         log_error("graft top: --json is for --once");
-    } else if (!o->once && (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))) {
-        log_error("graft top needs a terminal; without one --once prints one look (--json: as JSON)");
     } else if (!o->once && !gr_top_screen_built()) {
         log_error("graft top: this program was built without ncurses (libncurses-dev), so only --once works");
+    } else if (!o->once && (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))) {
+        log_error("graft top needs a terminal; without one --once prints one look (--json: as JSON)");
     } else {
         return 0;
     }

@@ -46,39 +46,12 @@ static void put_name(const char *name, char *out)
     }
 }
 
-/* ---- what is derived ---- */
-
-/* Sessions that are listed twice mostly stand at the same place, so the search begins there. */
-static const struct gr_listing_session *find_before(const struct gr_listing *l, uint64_t id, int hint)
-{
-    for (int i = 0; i < l->n_session; i++) {
-        const struct gr_listing_session *s = &l->session[(hint + i) % l->n_session];
-        if (s->id == id) {
-            return s;
-        }
-    }
-    return NULL;
-}
-
-double gr_top_speed(const struct gr_top_snapshot *s, int i)
-{
-    const struct gr_listing_session *now = &s->now->session[i];
-    if (s->before == NULL || s->between_ns == 0) {
-        return -1;
-    }
-    const struct gr_listing_session *before = find_before(s->before, now->id, i);
-    if (before == NULL || before->is.n_token > now->is.n_token) {
-        return -1;
-    }
-    return (double)(now->is.n_token - before->is.n_token) * 1e9 / (double)s->between_ns;
-}
+/* ---- cells ---- */
 
 static const struct gr_msg_pong *pong_of(const struct gr_top_snapshot *s, int i)
 {
     return s->pong != NULL && s->pong[i].worker != 0 ? &s->pong[i] : NULL;
 }
-
-/* ---- cells ---- */
 
 struct row {
     const struct gr_top_snapshot *s;
@@ -220,6 +193,41 @@ static void session_acceptance(const struct row *r, char *out)
     snprintf(out, CELL_BYTES, "%.2f", gr_listing_acceptance(&session_at(r)->is));
 }
 
+/* Of a round: a dash where there was none. */
+static void put_part(const struct row *r, double part, char *out)
+{
+    if (gr_top_round(r->s, r->i).n > 0) {
+        snprintf(out, CELL_BYTES, "%.2f", part);
+    } else {
+        snprintf(out, CELL_BYTES, "-");
+    }
+}
+
+static void session_draft(const struct row *r, char *out)
+{
+    put_part(r, gr_top_round(r->s, r->i).draft_ms, out);
+}
+
+static void session_wait(const struct row *r, char *out)
+{
+    put_part(r, gr_top_round(r->s, r->i).wait_ms, out);
+}
+
+static void session_verify(const struct row *r, char *out)
+{
+    put_part(r, gr_top_round(r->s, r->i).verify_ms, out);
+}
+
+static void session_host(const struct row *r, char *out)
+{
+    put_part(r, gr_top_round(r->s, r->i).host_ms, out);
+}
+
+static void session_place(const struct row *r, char *out)
+{
+    put_known(session_at(r)->is.place, out);
+}
+
 static void session_target(const struct row *r, char *out)
 {
     put_known(session_at(r)->is.target, out);
@@ -255,11 +263,16 @@ static void session_model(const struct row *r, char *out)
 static const struct column session_columns[] = {
     {"session", GR_SESSION_ID_DIGITS, true, session_id},
     {"state", 8, true, session_state},
-    {"tokens", 8, false, session_tokens},
+    {"queue", 5, false, session_place},
+    {"tokens", 7, false, session_tokens},
     {"tokens/s", 8, false, session_speed},
-    {"acceptance", 10, false, session_acceptance},
+    {"accept", 6, false, session_acceptance},
     {"target", 6, false, session_target},
     {"drafter", 7, false, session_drafter},
+    {"draft ms", 8, false, session_draft},
+    {"wait ms", 8, false, session_wait},
+    {"verify ms", 9, false, session_verify},
+    {"host ms", 8, false, session_host},
     {"idle s", 8, false, session_idle},
     {"rounds", 8, false, session_rounds},
     {"model", 24, true, session_model},
@@ -501,6 +514,12 @@ static json_t *session_json(const struct gr_top_snapshot *s, int i)
     json_t *row = gr_listing_session_json(&s->now->session[i]);
     const double speed = gr_top_speed(s, i);
     json_object_set_new(row, "tokens_per_second", speed < 0 ? json_null() : json_real(speed));
+    const struct gr_top_round round = gr_top_round(s, i);
+    if (round.n > 0) {
+        json_object_set_new(row, "round",
+                            json_pack("{s:f, s:f, s:f, s:f}", "draft_ms", round.draft_ms, "wait_ms", round.wait_ms,
+                                      "verify_ms", round.verify_ms, "host_ms", round.host_ms));
+    }
     return row;
 }
 

@@ -37,6 +37,14 @@ struct gr_top_view {
 
 /* Tokens a second of now->session[i] since the snapshot before; negative: not known. */
 double gr_top_speed(const struct gr_top_snapshot *s, int i);
+/* Means over the n rounds of now->session[i] since the snapshot before or, where none came, over all of them. The
+ * target waits for a tree, verifies it and does the rest; draft is the drafter's own time, a part of that wait or,
+ * where it drafts ahead, of the pass. */
+struct gr_top_round {
+    uint64_t n;
+    double wait_ms, verify_ms, host_ms, draft_ms;
+};
+struct gr_top_round gr_top_round(const struct gr_top_snapshot *s, int i);
 /* What was in the view before is gone. GR_ENOMEM (logged). */
 GR_NODISCARD enum gr_status gr_top_view_make(const struct gr_top_snapshot *s, const struct gr_top_settings *settings,
                                              struct gr_top_view *v);

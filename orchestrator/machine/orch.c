@@ -135,6 +135,7 @@ static void describe(const struct session *s, uint64_t now_ns, struct gr_session
                                     .specpv = s->specpv,
                                     .n_fallback = s->turn.n_fallback,
                                     .n_reopen = s->turn.n_reopen,
+                                    .place = s->state == GR_SESSION_WAITING ? s->turn.place : 0,
                                     .keep_open = s->request.wishes.keep_open,
                                     .target = s->at.target,
                                     .drafter = s->with.drafter,

@@ -157,6 +157,7 @@ struct gr_session_info {
     uint32_t turn;                 /* its number, from 1 */
     uint32_t turn_len;             /* transcript length where the turn's generated tokens begin */
     uint32_t n_fallback, n_reopen; /* of the turn, counted by the orchestrator itself */
+    uint32_t place;                /* in the queue for a slot, as it was told last, from 1; 0: it is not there */
     bool keep_open;
     bool drafter_failed;             /* in this turn a drafter could not connect to the target, or no longer */
     int target, drafter;             /* workers; -1: none */

@@ -335,7 +335,12 @@ static void list_session(const struct gr_desk *d, uint32_t client, const struct 
                                                 .n_partial = s->partial_since_refresh,
                                                 .n_refresh = s->full_refreshes,
                                                 .n_checked = s->drift_checked,
-                                                .n_drifted = s->drift_mismatches}});
+                                                .n_drifted = s->drift_mismatches,
+                                                .place = info->place,
+                                                .wait_ns = s->wait_ns,
+                                                .verify_ns = s->verify_ns,
+                                                .host_ns = s->host_ns,
+                                                .draft_ns = s->draft_ns}});
 }
 
 static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worker, const struct gr_worker_info *info,

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from harness import TARGET, case, main, wait_for
+from harness import TARGET, Skip, case, main, wait_for
 from served import Serve
 from terminal import Terminal
 
@@ -16,6 +16,11 @@ LEAVES = b"\x1b[?1049l"  # xterm's word for going back to the screen that was th
 
 def top(s, **more):
     return Terminal("top", env={k: v for k, v in s.env(**more).items() if k.startswith("GRAFT_") or k in more})
+
+
+def needs_a_screen(s):
+    if "without ncurses" in s.graft("top", status=2).stderr:
+        raise Skip("this build has no ncurses")
 
 
 def press(t, keys):
@@ -46,6 +51,7 @@ def one_look():
 @case
 def keys_at_a_terminal():
     with Serve(draft=False) as s:
+        needs_a_screen(s)
         session = s.graft("session", "open", "--model", TARGET, "--prompt", "import os").stdout.strip()
         with top(s, COLUMNS="120", LINES="30") as t:
             t.until("targets 1, drafters 0; sessions 1")
@@ -66,6 +72,7 @@ def keys_at_a_terminal():
 def the_orchestrator_goes_away():
     """The terminal is given back, and one line says why."""
     with Serve(draft=False) as s:
+        needs_a_screen(s)
         with top(s) as t:
             t.until("targets 1")
             s.graft("stop", "--now")

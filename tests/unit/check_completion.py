@@ -13,7 +13,7 @@ GRAFT = sys.argv[1]
 # `:' over as words of their own.
 CASES = [
     (["graft", ""],
-     {"run", "chat", "serve", "launch", "session", "worker", "ping", "wait", "stop", "options", "completion", "--help",
+     {"run", "chat", "serve", "launch", "session", "worker", "top", "ping", "wait", "stop", "options", "completion", "--help",
       "--version"}, None),
     (["graft", "se"], {"serve", "session"}, None),
     (["graft", "session", ""], {"list", "show", "open", "send", "close", "refresh", "purge", "--help"}, None),

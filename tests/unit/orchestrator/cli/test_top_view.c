@@ -1,6 +1,7 @@
 /* What `graft top` shows of a snapshot: columns by width, order, filter, and names that would steer a terminal. */
 #include "orchestrator/cli/top_view.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,7 +80,8 @@ static void test_whole(void **state)
                                            "20.0 tokens/s, acceptance 2.50");
     assert_non_null(strstr(row(GR_TOP_WORKER, 0)->text, "serving         2      3      8   75%     12.34"));
     assert_non_null(strstr(row(GR_TOP_WORKER, 1)->text, "draining        0      0      -     -         -     1.50"));
-    assert_non_null(strstr(row(GR_TOP_SESSION, 0)->text, "000000000000000a  running        140      20.0        2.50"));
+    assert_non_null(
+        strstr(row(GR_TOP_SESSION, 0)->text, "000000000000000a  running       -      140      20.0    2.50"));
     assert_non_null(strstr(row(GR_TOP_SESSION, 0)->text, "big"));
 }
 
@@ -94,6 +96,30 @@ static void test_speed(void **state)
     assert_true(gr_top_speed(&snapshot, 0) < 0);
     snapshot.before = NULL;
     assert_true(gr_top_speed(&snapshot, 1) < 0);
+}
+
+/* Of the rounds since the look before; of all where none came since, or nobody looked. */
+static void test_round(void **state)
+{
+    (void)state;
+    before_rows[0].is.n_round = 10;
+    before_rows[0].is.wait_ns = before_rows[0].is.verify_ns = 100000000;
+    now_rows[0].is.n_round = 30;
+    now_rows[0].is.wait_ns = 140000000;
+    now_rows[0].is.verify_ns = 200000000;
+    now_rows[0].is.draft_ns = 10000000;
+    struct gr_top_round round = gr_top_round(&snapshot, 0);
+    assert_int_equal(round.n, 20);
+    assert_true(fabs(round.wait_ms - 2.0) < 1e-9 && fabs(round.verify_ms - 5.0) < 1e-9);
+    assert_true(fabs(round.draft_ms - 0.5) < 1e-9 && round.host_ms == 0.0);
+    make(GR_TOP_BY_SPEED, 0, NULL);
+    assert_non_null(strstr(row(GR_TOP_SESSION, 0)->text, "    0.50      2.00       5.00      0.00"));
+    snapshot.before = NULL;
+    assert_int_equal(gr_top_round(&snapshot, 0).n, 30);
+    assert_int_equal(gr_top_round(&snapshot, 1).n, 0);
+    now_rows[2].is.place = 4;
+    make(GR_TOP_BY_SPEED, 0, NULL);
+    assert_non_null(strstr(row(GR_TOP_SESSION, 2)->text, "waiting       4        7"));
 }
 
 static void ordered(enum gr_top_sort sort, uint64_t first, uint64_t second, uint64_t third)
@@ -188,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_whole, begin, end),
         cmocka_unit_test_setup_teardown(test_speed, begin, end),
+        cmocka_unit_test_setup_teardown(test_round, begin, end),
         cmocka_unit_test_setup_teardown(test_order, begin, end),
         cmocka_unit_test_setup_teardown(test_widths, begin, end),
         cmocka_unit_test_setup_teardown(test_filter, begin, end),
