@@ -304,7 +304,12 @@ def a_signal_sends_what_is_on_its_way_elsewhere():
             return stack.enter_context(worker(program, s.folder, s.address, "--sessions", str(N_CLIENT), model=model))
         pairs = [(start("graft-target", TARGET), start("graft-draft", DRAFT)) for _ in range(3)]
         wait_for(lambda: len(workers(s)) == 6, 60)
-        while len(pairs) > 1 and "it is opened elsewhere" not in s.log():  # what was read before the signal is done there
+        for _ in range(8):  # which of the two a worker meets first, the signal or what was sent, is the machine's choice
+            if "it is opened elsewhere" in s.log():
+                break  # what was read before the signal is done there
+            if len(pairs) < 2:
+                pairs.append((start("graft-target", TARGET), start("graft-draft", DRAFT)))
+                wait_for(lambda: len(workers(s)) == 4, 60)
             leaving = pairs.pop()
             for p in leaving:
                 p.send_signal(signal.SIGSTOP)

@@ -240,7 +240,7 @@ def lists_of_workers_in_a_file():
 @case
 def sessions_have_their_own_options():
     options = lambda text: {x.split()[0] for x in text.splitlines() if x.startswith("  --")}
-    asks = {"--cluster", "--config", "--connect", "--json", "--key-file", "--log-level", "--log-format", "--help", "--version"}
+    asks = {"--cluster", "--config", "--connect", "--control-encryption", "--json", "--key-file", "--log-level", "--log-format", "--help", "--version"}
     for verb in ("list", "show", "close", "refresh", "purge"):
         done = run("session", verb, "--help")
         assert done.returncode == 0 and options(done.stdout) == asks, (verb, done.stdout, done.stderr)

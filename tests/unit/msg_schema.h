@@ -210,7 +210,7 @@ static const struct schema {
     {GR_MSG_LIST, "LIST", " ", " "},
     {GR_MSG_SESSION, "SESSION",
      " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ",
-     " specpv n_partial n_refresh n_checked n_drifted "},
+     " specpv n_partial n_refresh n_checked n_drifted place wait_ns verify_ns host_ns draft_ns "},
     {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
      " model_fingerprint tokenizer_fingerprint host peer model n_active n_slot draining leaving "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
