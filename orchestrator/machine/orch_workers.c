@@ -334,6 +334,7 @@ void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, ui
     w->rtt_ns = now_ns - p.sent_ns;
     w->n_block = m->pong.n_block;
     w->n_free_block = m->pong.n_free_block;
+    gr_totals_take(&o->totals, m, "");
     w->forecast = (struct gr_round_forecast){.n_active = m->pong.n_turn,
                                              .round_ns = (double)m->pong.round_ns,
                                              .more_ns = (double)m->pong.more_ns,

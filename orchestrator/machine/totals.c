@@ -99,6 +99,11 @@ void gr_totals_take(struct gr_totals *t, const struct gr_msg *m, const char *tra
         t->fallbacks[GR_TOLD_BY_DRAFT] += m->draft_trouble.n_fallback;
         t->feature_gaps += m->draft_trouble.n_feature_gap;
         break;
+    case GR_MSG_PONG:
+        t->prefix_queries += m->pong.n_prefix_query;
+        t->prefix_hits += m->pong.n_prefix_hit;
+        t->prefix_evictions += m->pong.n_prefix_evicted;
+        break;
     case GR_MSG_ATTACHED:
         t->fallbacks[GR_TOLD_BY_DRAFT] += m->attached.n_fallback;
         break;

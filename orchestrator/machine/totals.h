@@ -34,10 +34,11 @@ struct gr_totals {
     uint64_t turns_begun;
     uint64_t turns_ended[GR_FINISH_TIMEOUT + 1]; /* by enum gr_finish; each turn that was taken ends once */
     uint64_t turns_refused[GR_N_REFUSED];
-    uint64_t prompt_tokens;     /* of turns that were taken; several answers to one prompt count it once */
-    uint64_t cached_tokens;     /* of them, and of the turns before, that were not computed for the turn */
-    uint64_t generation_tokens; /* that became final */
-    uint64_t withdrawn_tokens;  /* provisional ones that were taken back */
+    uint64_t prompt_tokens; /* of turns that were taken; several answers to one prompt count it once */
+    uint64_t cached_tokens; /* of them, and of the turns before, that were not computed for the turn */
+    uint64_t prefix_queries, prefix_hits, prefix_evictions; /* of prefix caches, by PONGs: tokens, tokens, KV blocks */
+    uint64_t generation_tokens;                             /* that became final */
+    uint64_t withdrawn_tokens;                              /* provisional ones that were taken back */
     uint64_t rounds, root_only_rounds, partial_rounds, full_refreshes;
     uint64_t num_drafts, num_draft_tokens, num_accepted_tokens;
     uint64_t late_trees, late_trees_rerooted;

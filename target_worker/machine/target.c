@@ -79,15 +79,16 @@ void gr_target_destroy(struct gr_target *t)
 static void pong(struct gr_target *t)
 {
     const struct gr_outlook outlook = target_outlook(t);
-    const struct gr_msg m = {.type = GR_MSG_PONG,
-                             .pong = {.n_session = (uint32_t)gr_target_n_session(t),
-                                      .n_turn = (uint32_t)target_decoding(t).n,
-                                      .round_ns = (uint64_t)outlook.round_ns,
-                                      .more_ns = (uint64_t)outlook.more_ns,
-                                      .first_ns = (uint64_t)outlook.first_ns,
-                                      .n_vocab = (uint32_t)t->config.n_vocab,
-                                      .n_block = (uint32_t)t->pool.n_block,
-                                      .n_free_block = (uint32_t)(t->pool.n_free + t->pool.n_idle)}};
+    struct gr_msg m = {.type = GR_MSG_PONG,
+                       .pong = {.n_session = (uint32_t)gr_target_n_session(t),
+                                .n_turn = (uint32_t)target_decoding(t).n,
+                                .round_ns = (uint64_t)outlook.round_ns,
+                                .more_ns = (uint64_t)outlook.more_ns,
+                                .first_ns = (uint64_t)outlook.first_ns,
+                                .n_vocab = (uint32_t)t->config.n_vocab,
+                                .n_block = (uint32_t)t->pool.n_block,
+                                .n_free_block = (uint32_t)(t->pool.n_free + t->pool.n_idle)}};
+    target_prefix_tell(t, &m.pong);
     t->io.send_msg(t->io.ctx, &m);
 }
 

@@ -176,8 +176,11 @@ struct gr_target {
     struct gr_target_io io;
     struct gr_kv_pool pool;
     struct gr_kv_cache prefix_cache; /* target_prefix.c; without entries where it is off */
-    struct session *session;         /* owned, (n_session_max) */
-    int32_t *held_ids;               /* owned, (n_session_max, n_ctx_max) */
+    struct {
+        uint64_t n_query, n_hit, n_evicted;
+    } prefix_told;           /* target_prefix.c: what PONGs have told of the cache so far */
+    struct session *session; /* owned, (n_session_max) */
+    int32_t *held_ids;       /* owned, (n_session_max, n_ctx_max) */
     uint16_t *feature;       /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep; in
                                 config.far, if that is not NULL */
     uint16_t *block_feature; /* owned, (n_pool_block, 16, feature_width) bf16, as `feature' is: of the prefix cache's
@@ -491,6 +494,8 @@ void target_prefix_destroy(struct gr_target *t);
 void target_prefix_take(struct gr_target *t, struct session *s);
 /* The first rows of a turn are to run: what was looked up counts. */
 void target_prefix_count(struct gr_target *t, const struct session *s);
+/* What of it the orchestrator is told in a PONG. */
+void target_prefix_tell(struct gr_target *t, struct gr_msg_pong *m);
 /* A pass is done: the whole blocks of its sessions are others' to take. */
 void target_prefix_publish_pass(struct gr_target *t);
 /* Reserves blocks for n_token tokens, idle ones of the prefix cache included. False: there are not so many. */

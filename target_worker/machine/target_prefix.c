@@ -60,6 +60,17 @@ void target_prefix_count(struct gr_target *t, const struct session *s)
     }
 }
 
+void target_prefix_tell(struct gr_target *t, struct gr_msg_pong *m)
+{
+    m->shares_prefixes = t->config.prefix_cache;
+    m->n_prefix_query = t->counters.n_prefix_query - t->prefix_told.n_query;
+    m->n_prefix_hit = t->counters.n_prefix_hit - t->prefix_told.n_hit;
+    m->n_prefix_evicted = t->prefix_cache.n_evicted - t->prefix_told.n_evicted;
+    t->prefix_told.n_query += m->n_prefix_query;
+    t->prefix_told.n_hit += m->n_prefix_hit;
+    t->prefix_told.n_evicted += m->n_prefix_evicted;
+}
+
 static void publish(struct gr_target *t, struct session *s)
 {
     const int32_t len = GR_MIN(s->kv.len, s->kv.final_len);

@@ -177,6 +177,11 @@ static void test_pressure(void **state)
     assert_true(c->n_prefix_hit > 0 && gr_target_prefix(w.target).n_evicted > 20);
     assert_int_equal(c->n_evicted + c->n_preempted, 0);
     assert_int_equal(n_free(&w), 14);
+    const struct gr_msg_pong *told = &w.last[GR_MSG_PONG].pong;
+    assert_true(told->shares_prefixes != 0 && told->n_prefix_query == n_prompt && told->n_prefix_hit == n_cached);
+    assert_int_equal(told->n_prefix_evicted, gr_target_prefix(w.target).n_evicted);
+    (void)n_free(&w); /* each PONG tells of what was not told before */
+    assert_int_equal(told->n_prefix_query + told->n_prefix_hit + told->n_prefix_evicted, 0);
     destroy(&w);
 }
 

@@ -9,7 +9,7 @@ import random
 import tempfile
 import time
 
-from harness import HEAD, ROOT, TARGET, case, main
+from harness import HEAD, ROOT, TARGET, case, main, wait_for
 from endpoint import Endpoint
 
 OFF = ("--prefix-cache", "off")
@@ -63,6 +63,9 @@ def keys_share_with_themselves_only():
             assert metrics["cached_tokens"] == want, metrics
         m = s.metrics()
         assert m["graft_prompt_tokens_cached_total"] == 4 * n, m  # one of them of the control link
+        wait_for(lambda: s.metrics()["graft_prefix_cache_hits_total"] == 4 * n)  # with an answer to a ping
+        m = s.metrics()
+        assert m["graft_prefix_cache_queries_total"] >= 10 * n and m["graft_prefix_cache_evictions_total"] == 0, m
 
 
 @case
