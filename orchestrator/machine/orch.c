@@ -18,7 +18,7 @@ static bool take_memory(struct gr_orch *o)
     o->chunk = calloc((size_t)o->n_session_cap / ORCH_CHUNK, sizeof(struct session *));
     return o->worker != NULL && o->place != NULL && o->excess != NULL && o->chunk != NULL && orch_queue_create(o) &&
            gr_session_index_create(&o->index, (uint32_t)o->n_session_cap) &&
-           orch_books_create(&o->books, o->n_session_cap);
+           orch_books_create(&o->books, o->n_session_cap) && orch_prefix_create(o);
 }
 
 enum gr_status gr_orch_create_sized(const struct gr_orch_io *io, int n_worker_max, int n_session_max,
@@ -71,6 +71,7 @@ void gr_orch_destroy(struct gr_orch *o)
     }
     gr_session_index_destroy(&o->index);
     orch_books_destroy(&o->books);
+    orch_prefix_destroy(o);
     free((void *)o->chunk);
     orch_queue_destroy(o);
     free(o->worker);

@@ -69,6 +69,9 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
     }
     gr_metrics_take(&s->metrics, m, now_ns);
     gr_totals_take(&o->totals, m, s->metrics.transport);
+    if (m->commit.round == 0 || m->commit.finish != GR_FINISH_NONE) { /* the last token has no KV yet */
+        orch_prefix_computed(o, s, GR_MAX(m->commit.final_len, 1) - 1);
+    }
     const uint64_t id = s->id;
     const uint32_t turn = s->turn.number;
     orch_text_show(s, m->commit.final_len);

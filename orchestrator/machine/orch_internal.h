@@ -1,9 +1,10 @@
 /* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
  * orch_books.c (which sessions wait, and when each is to be looked at), orch_load.c (how many sessions each worker
- * has), orch_count.c (totals of turns), orch_model.c (which models there are), orch_place.c (which worker takes a
- * session), orch_session.c (its ways from state to state), orch_queue.c (who waits, and in which order), orch_workers.c
- * (who is here, who fits, who is silent), orch_ask.c (what clients ask for), orch_hear.c (what workers say),
- * orch_step.c (what time brings), orch.c (its life, and looking in). */
+ * has), orch_count.c (totals of turns), orch_model.c (which models there are), orch_prefix.c (where beginnings of texts
+ * have been computed), orch_place.c (which worker takes a session), orch_session.c (its ways from state to state),
+ * orch_queue.c (who waits, and in which order), orch_workers.c (who is here, who fits, who is silent), orch_ask.c (what
+ * clients ask for), orch_hear.c (what workers say), orch_step.c (what time brings), orch.c (its life, and looking in).
+ */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
@@ -12,6 +13,7 @@
 #include "orchestrator/machine/orch.h"
 #include "orchestrator/machine/place_set.h"
 #include "orchestrator/machine/placement.h"
+#include "orchestrator/machine/prefix_places.h"
 #include "orchestrator/machine/queue_flows.h"
 #include "orchestrator/machine/queue_order.h"
 #include "orchestrator/machine/session_index.h"
@@ -174,6 +176,7 @@ struct worker {
     struct worker_load load;
     struct gr_round_forecast forecast; /* by its last PONG */
     uint32_t n_block, n_free_block;    /* by its last PONG; n_block 0: none has come */
+    bool shares_prefixes;              /* by its last PONG: sessions take KV that others have computed */
     struct ping ping[PING_MAX];        /* on their way, oldest first: PONGs come in order */
     uint32_t n_ping;
     uint64_t next_ping_ns, heard_ns, rtt_ns;
@@ -203,7 +206,9 @@ struct gr_orch {
     struct gr_session_index index;
     struct orch_books books;
     struct orch_models models;
-    struct orch_states states; /* orch_load.c */
+    struct gr_prefix_places prefixes; /* orch_prefix.c */
+    uint32_t *held_prompt;            /* owned, (n_worker_max): while a target is chosen */
+    struct orch_states states;        /* orch_load.c */
     struct gr_totals totals;
     int n_place; /* places that there are */
     int n_session;
@@ -381,6 +386,17 @@ enum gr_status orch_model_bind(struct gr_orch *o, struct session *s, char text[G
 bool orch_model_is(const struct session *s, const struct gr_worker_info *target);
 /* A name of its model; empty: it has none. */
 void orch_model_name(const struct gr_orch *o, const struct session *s, char text[GR_MODEL_NAME_MAX]);
+
+/* ---- orch_prefix.c ---- */
+/* False: out of memory; destroy it all the same. */
+bool orch_prefix_create(struct gr_orch *o);
+void orch_prefix_destroy(struct gr_orch *o);
+/* Its target has KV of the first n_token tokens of its text. */
+void orch_prefix_computed(struct gr_orch *o, const struct session *s, uint32_t n_token);
+/* Fills held_prompt for this session: what each target is likely to hold of its text. */
+void orch_prefix_look(struct gr_orch *o, const struct session *s);
+/* The worker is gone, or another one has its number. */
+void orch_prefix_forget(struct gr_orch *o, uint32_t worker);
 
 /* ---- orch_place.c ---- */
 /* Nobody was chosen yet. */

@@ -111,13 +111,15 @@ static struct gr_place place_of(const struct worker *w, bool fits)
                              .round_ns = gr_forecast_round_ns(&w->forecast, w->load.n_active)};
 }
 
-static int choose(const struct gr_orch *o, const struct session *s, fits_fn *fits, int target, int last)
+/* held: what each holds of the prompt; NULL: not known. */
+static int choose(const struct gr_orch *o, const struct session *s, fits_fn *fits, int target, const uint32_t *held)
 {
     struct gr_place *p = o->place;
     for (int i = 0; i < o->n_worker_max; i++) {
         p[i] = place_of(&o->worker[i], fits(o, s, i, target));
+        p[i].n_prompt = held != NULL ? held[i] : 0;
     }
-    return gr_place_choose(p, o->n_worker_max, last);
+    return gr_place_choose(p, o->n_worker_max, held != NULL ? o->last_target : o->last_drafter);
 }
 
 /* Does one fit? but: a worker that is left out, -1: none. Nothing is chosen. */
@@ -137,9 +139,10 @@ void orch_place_begin(struct gr_orch *o)
 
 int orch_place_target(struct gr_orch *o, const struct session *s)
 {
-    int target = choose(o, s, fits_as_target, -1, o->last_target);
+    orch_prefix_look(o, s);
+    int target = choose(o, s, fits_as_target, -1, o->held_prompt);
     if (target < 0) {
-        target = choose(o, s, is_target, -1, o->last_target);
+        target = choose(o, s, is_target, -1, o->held_prompt);
     }
     o->last_target = target >= 0 ? target : o->last_target;
     return target;
@@ -152,7 +155,7 @@ bool orch_another_fits(const struct gr_orch *o, const struct session *s)
 
 int orch_place_drafter(struct gr_orch *o, const struct session *s, int target)
 {
-    const int drafter = choose(o, s, fits_as_drafter, target, o->last_drafter);
+    const int drafter = choose(o, s, fits_as_drafter, target, NULL);
     o->last_drafter = drafter >= 0 ? drafter : o->last_drafter;
     return drafter;
 }

@@ -144,6 +144,7 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
                                         .heard_ns = now_ns,
                                         .next_ping_ns = now_ns + o->config.ping_interval_ns};
     o->workers_due_ns = 0;
+    orch_prefix_forget(o, worker);
     if (info->role == GR_WORKER_TARGET) {
         orch_model_join(o, info);
     } else {
@@ -199,6 +200,7 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     GR_ASSERT(worker < (uint32_t)o->n_worker_max);
     o->now_ns = now_ns;
     o->worker[worker].joined = false;
+    orch_prefix_forget(o, worker);
     if (o->worker[worker].let_go) {
         orch_model_leave(o, &o->worker[worker].info);
     } else {
@@ -334,6 +336,7 @@ void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, ui
     w->rtt_ns = now_ns - p.sent_ns;
     w->n_block = m->pong.n_block;
     w->n_free_block = m->pong.n_free_block;
+    w->shares_prefixes = m->pong.shares_prefixes != 0;
     gr_totals_take(&o->totals, m, "");
     w->forecast = (struct gr_round_forecast){.n_active = m->pong.n_turn,
                                              .round_ns = (double)m->pong.round_ns,

@@ -5,8 +5,8 @@
  * the fewest sessions in a turn, then the one with the fewest sessions at all, then the one with the most free KV
  * blocks, then the next one in rotation. Where a candidate's round is not known none is compared, and what they hold of
  * the prompt is not either: nothing would keep all sessions that begin alike from going to one worker then. A worker
- * without room is taken only where none has any: it then says so itself. Decision D-205.
- * The orchestrator does not know yet what a worker holds, and leaves n_prompt at 0. */
+ * without room is taken only where none has any: it then says so itself. Decision D-205. What a worker holds is
+ * guessed (prefix_places.h). */
 #ifndef GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
 #define GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
 

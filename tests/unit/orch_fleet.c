@@ -201,7 +201,7 @@ void commit_tree(struct fleet *f, uint64_t id, uint32_t n_draft, uint32_t n_acce
     assert_int_equal(gr_orch_on_msg(f->orch, (uint32_t)info.target, &m, f->now_ns), GR_OK);
 }
 
-void end_turn(struct fleet *f, uint64_t id)
+static void commit_token(struct fleet *f, uint64_t id, enum gr_finish finish)
 {
     int32_t token[1] = {9};
     const struct gr_session_info info = info_of(f, id);
@@ -212,10 +212,20 @@ void end_turn(struct fleet *f, uint64_t id)
                                         .final_len = f->len[id] + 1,
                                         .ids = {.p = token, .n = 1},
                                         .hash = gr_hash_extend(f->hash[id], token[0]),
-                                        .finish = GR_FINISH_STOP}};
+                                        .finish = finish}};
     f->len[id]++;
     f->hash[id] = m.commit.hash;
     assert_int_equal(gr_orch_on_msg(f->orch, (uint32_t)info.target, &m, f->now_ns), GR_OK);
+}
+
+void first_token(struct fleet *f, uint64_t id)
+{
+    commit_token(f, id, GR_FINISH_NONE);
+}
+
+void end_turn(struct fleet *f, uint64_t id)
+{
+    commit_token(f, id, GR_FINISH_STOP);
 }
 
 void append(struct fleet *f, uint64_t id)

@@ -67,6 +67,9 @@ struct gr_session_info info_of(const struct fleet *f, uint64_t id);
 /* The target commits a round with a tree. */
 void commit_tree(struct fleet *f, uint64_t id, uint32_t n_draft, uint32_t n_accepted);
 
+/* The prompt is computed: the target commits its first token. */
+void first_token(struct fleet *f, uint64_t id);
+
 /* The target commits a token, the last one. */
 void end_turn(struct fleet *f, uint64_t id);
 
