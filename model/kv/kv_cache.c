@@ -161,19 +161,6 @@ static int32_t block_before(const struct gr_kv_table *t, int32_t i)
     return i > 0 ? t->block[i - 1] : NONE;
 }
 
-int32_t gr_kv_cache_find(const struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token)
-{
-    int32_t parent = NONE;
-    for (int32_t i = 0; i < n_token / GR_KV_BLOCK_TOKENS; i++) {
-        const struct key k = key_of(salt, token, i, parent);
-        parent = find(c, &k);
-        if (parent == NONE) {
-            return i;
-        }
-    }
-    return n_token / GR_KV_BLOCK_TOKENS;
-}
-
 int32_t gr_kv_cache_take(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token,
                          struct gr_kv_table *t)
 {
@@ -229,17 +216,6 @@ bool gr_kv_cache_make_free(struct gr_kv_cache *c, int32_t n_free)
     return true;
 }
 
-void gr_kv_cache_clear(struct gr_kv_cache *c)
-{
-    for (int32_t b = 0; b < c->pool->n_block; b++) {
-        if (c->pool->kept[b]) {
-            gr_kv_pool_give_up(c->pool, b);
-        }
-    }
-    c->n_evicted += (uint64_t)c->n_entry;
-    empty_buckets(c);
-}
-
 /* ---- looking in ---- */
 
 /* How many entries come after each, in the pool's scratch. */
@@ -285,4 +261,17 @@ bool gr_kv_cache_check(const struct gr_kv_cache *c, const struct gr_kv_table *co
         good = check_table(c, tables[i]);
     }
     return good && n == c->n_entry;
+}
+
+int32_t gr_kv_cache_find(const struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token)
+{
+    int32_t parent = NONE;
+    for (int32_t i = 0; i < n_token / GR_KV_BLOCK_TOKENS; i++) {
+        const struct key k = key_of(salt, token, i, parent);
+        parent = find(c, &k);
+        if (parent == NONE) {
+            return i;
+        }
+    }
+    return n_token / GR_KV_BLOCK_TOKENS;
 }

@@ -62,8 +62,6 @@ size_t gr_kv_cache_bytes(int32_t n_block);
  * token[0 .. n_token) are in the cache. Returns how many blocks t has taken. */
 int32_t gr_kv_cache_take(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token,
                          struct gr_kv_table *t);
-/* How many whole blocks of token[0 .. n_token) are in the cache; nothing is taken. */
-int32_t gr_kv_cache_find(const struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token);
 /* The whole blocks of t, which holds token[0 .. n_token), become entries. Where there is an equal one already it takes
  * the place of t's block, which is let go; no pass may be using t. */
 void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token,
@@ -71,11 +69,11 @@ void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t 
 /* Gives up idle entries, the longest unused first, until n_free blocks that are not reserved are free. False: there are
  * not so many, even without any entry, and none was given up. */
 bool gr_kv_cache_make_free(struct gr_kv_cache *c, int32_t n_free);
-/* Forgets all entries; blocks of tables stay theirs. */
-void gr_kv_cache_clear(struct gr_kv_cache *c);
 
 /* Every kept block is an entry, found by its hash, whose chain is whole; every table's entries are its first blocks and
  * a chain; the oldest idle block has none after it. For tests and debug builds. */
 bool gr_kv_cache_check(const struct gr_kv_cache *c, const struct gr_kv_table *const *tables, int n_table);
+/* How many whole blocks of token[0 .. n_token) are in the cache; nothing is taken. For tests. */
+int32_t gr_kv_cache_find(const struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token);
 
 #endif

@@ -490,8 +490,11 @@ void target_judge_probe(struct gr_target *t, struct session *s);
 /* ---- target_prefix.c: KV that other sessions have computed ---- */
 GR_NODISCARD enum gr_status target_prefix_create(struct gr_target *t);
 void target_prefix_destroy(struct gr_target *t);
-/* Before the first rows of a turn: the session goes on with what blocks there are of its prompt. */
-void target_prefix_take(struct gr_target *t, struct session *s);
+/* Before the first rows of a turn: the session holds what blocks there are of its prompt. Returns how many it holds by
+ * that: it goes on after them (target_prefix_taken), or lets go of them again (target_prefix_return). */
+int32_t target_prefix_take(struct gr_target *t, struct session *s);
+void target_prefix_taken(struct gr_target *t, struct session *s, int32_t n_block);
+void target_prefix_return(struct gr_target *t, struct session *s);
 /* The first rows of a turn are to run: what was looked up counts. */
 void target_prefix_count(struct gr_target *t, const struct session *s);
 /* What of it the orchestrator is told in a PONG. */

@@ -35,13 +35,22 @@ static int32_t takable_len(const struct session *s)
     return s->turn.prefill_end - (s->turn.pick_due ? 1 : 0);
 }
 
-void target_prefix_take(struct gr_target *t, struct session *s)
+int32_t target_prefix_take(struct gr_target *t, struct session *s)
 {
     struct gr_kv_table *table = &s->kv.table;
     if (!t->config.prefix_cache || s->kv.len != table->n_block * GR_KV_BLOCK_TOKENS) {
-        return; /* it goes on in a block of its own */
+        return 0; /* it goes on in a block of its own */
     }
-    const int32_t n = gr_kv_cache_take(&t->prefix_cache, s->wishes.salt, s->prefix.token, takable_len(s), table);
+    return gr_kv_cache_take(&t->prefix_cache, s->wishes.salt, s->prefix.token, takable_len(s), table);
+}
+
+void target_prefix_return(struct gr_target *t, struct session *s)
+{
+    gr_kv_table_truncate(&t->pool, &s->kv.table, s->kv.len);
+}
+
+void target_prefix_taken(struct gr_target *t, struct session *s, int32_t n)
+{
     if (n > 0) {
         target_kv_taken(s, n);
         s->wishes.fork_of = 0; /* it has its beginning */

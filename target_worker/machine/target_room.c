@@ -73,6 +73,17 @@ static int32_t admission_tokens(struct gr_target *t, const struct session *s)
     return n_token - target_fork_saves(t, s);
 }
 
+/* Idle sessions make room for it, and queued ones that hold blocks of earlier turns; running ones do not. */
+static bool make_room_at_admission(struct gr_target *t, struct session *s)
+{
+    while (!target_reserve(t, s, admission_tokens(t, s))) {
+        if (!target_evict_idle(t, s) && !preempt_younger(t, s, true)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Sessions are admitted in the order of their arrival; one that must wait keeps the later ones waiting. */
 void target_admit_queued(struct gr_target *t, uint64_t now_ns)
 {
@@ -87,15 +98,12 @@ void target_admit_queued(struct gr_target *t, uint64_t now_ns)
         if (oldest == NULL) {
             return;
         }
-        if (target_fork_saves(t, oldest) == 0) {
-            target_prefix_take(t, oldest);
+        const int32_t n_taken = target_fork_saves(t, oldest) == 0 ? target_prefix_take(t, oldest) : 0;
+        if (!make_room_at_admission(t, oldest)) {
+            target_prefix_return(t, oldest); /* while it waits others may need them */
+            return;
         }
-        /* Idle sessions make room for it, and queued ones that hold blocks of earlier turns; running ones do not. */
-        while (!target_reserve(t, oldest, admission_tokens(t, oldest))) {
-            if (!target_evict_idle(t, oldest) && !preempt_younger(t, oldest, true)) {
-                return;
-            }
-        }
+        target_prefix_taken(t, oldest, n_taken);
         target_turn_prefill(oldest);
         if (oldest->kv.len >= oldest->turn.prefill_end) {
             target_resume(t, oldest, false, now_ns);

@@ -185,6 +185,32 @@ static void test_pressure(void **state)
     destroy(&w);
 }
 
+/* A session that waits for room holds none of what it will find: a running one that needs blocks gets those. */
+static void test_waiting_holds_nothing(void **state)
+{
+    (void)state;
+    struct world w;
+    int32_t cached = 0;
+    create_cached(&w, 10);
+    (void)rows_of(&w, 1, 3, 50, 10, &cached);
+    close_session(&w, 1); /* three blocks of it are kept */
+    open_family(&w, 2, 4, 90, 60);
+    while (w.text[2].len < 92) {
+        assert_true(one_pass(&w, 1000));
+    }
+    const uint32_t before = n_free(&w);
+    assert_int_equal(before, 10 - 6);
+    open_family(&w, 3, 3, 120, 10); /* needs eight, three of which are there */
+    (void)one_pass(&w, 1000);
+    assert_int_equal(n_free(&w), before);
+    run(&w);
+    assert_plain(&w.text[2], 90);
+    assert_plain(&w.text[3], 120);
+    assert_int_equal(gr_target_counters(w.target)->n_preempted, 0);
+    assert_int_equal(w.text[2].len, 150);
+    destroy(&w);
+}
+
 /* More sessions than blocks: those that yield find their own blocks again, or compute them, and say the same. */
 static void test_too_many(void **state)
 {
@@ -298,9 +324,11 @@ static void test_after_views(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_borders), cmocka_unit_test(test_conversation), cmocka_unit_test(test_salts),
-        cmocka_unit_test(test_at_once), cmocka_unit_test(test_pressure),     cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_random),  cmocka_unit_test(test_after_views),
+        cmocka_unit_test(test_borders),     cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_salts),       cmocka_unit_test(test_at_once),
+        cmocka_unit_test(test_pressure),    cmocka_unit_test(test_waiting_holds_nothing),
+        cmocka_unit_test(test_too_many),    cmocka_unit_test(test_random),
+        cmocka_unit_test(test_after_views),
     };
     gr_log_set_level(GR_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
