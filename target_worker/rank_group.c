@@ -87,6 +87,8 @@ static enum gr_status watch(struct gr_ranks *ranks, struct gr_meeting *met)
 static enum gr_status meet(const struct gr_rank_group_config *g, const char *runs, struct gr_meeting *out)
 {
     uint8_t key[GR_KEY_BYTES];
+    char gpu[32] = "";
+    const bool has_gpu = gr_devices_on_gpu(&g->devices) && gr_cuda_device_pci(g->devices.device[0], gpu);
     const enum gr_status st = gr_key_from_env(key);
     if (st == GR_ENOTFOUND) {
         log_error("--tp-group %s: no shared key: set GRAFT_KEY_FILE (or GRAFT_KEY) to the orchestrator's", g->meets_at);
@@ -98,7 +100,8 @@ static enum gr_status meet(const struct gr_rank_group_config *g, const char *run
                                      .listen_fd = gr_listener_given(),
                                      .listen = g->listen,
                                      .key = key,
-                                     .runs = runs};
+                                     .runs = runs,
+                                     .gpu = has_gpu ? gpu : NULL};
     return gr_meet(&c, out);
 }
 

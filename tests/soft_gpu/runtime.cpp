@@ -2,6 +2,7 @@
  * stream or enqueues something that is none: so that kernels one after another can overlap.
  *
  *   SOFT_GPU_DEVICES     how many there are (1)
+ *   CUDA_VISIBLE_DEVICES of them those that the process sees, by number, and their order (all)
  *   SOFT_GPU_EXPORT      not 0: processes can map each other's memory (cudaIpc...)
  *   SOFT_GPU_CAPABILITY  of them, as 9.0
  *   SOFT_GPU_MEMORY      bytes of each (8 GiB)
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -326,15 +328,39 @@ cudaError_t cudaGetLastError(void)
     return e;
 }
 
+/* Which of the computer's devices the process sees; as with the driver the first number that is none ends the list. */
+static std::vector<int> visible_devices()
+{
+    const int n = (int)std::min(setting("SOFT_GPU_DEVICES", 1), (long long)N_DEVICE_MAX);
+    const char *at = getenv("CUDA_VISIBLE_DEVICES");
+    std::vector<int> seen;
+    if (at == nullptr) {
+        for (int i = 0; i < n; i++) {
+            seen.push_back(i);
+        }
+        return seen;
+    }
+    for (char *end = nullptr;; at = end + 1) {
+        const long i = strtol(at, &end, 10);
+        if (end == at || i < 0 || i >= n) {
+            return seen;
+        }
+        seen.push_back((int)i);
+        if (*end != ',') {
+            return seen;
+        }
+    }
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = (int)setting("SOFT_GPU_DEVICES", 1);
+    *n = (int)visible_devices().size();
     return said(*n > 0 ? cudaSuccess : cudaErrorNoDevice);
 }
 
 static bool is_device(int device)
 {
-    return device >= 0 && device < std::min(setting("SOFT_GPU_DEVICES", 1), (long long)N_DEVICE_MAX);
+    return device >= 0 && device < (int)visible_devices().size();
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
@@ -344,7 +370,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
         return said(cudaErrorInvalidDevice);
     }
     *prop = cudaDeviceProp{"a GPU in software", memory_of_device(), 9, 0, N_MULTIPROCESSOR, {}};
-    prop->uuid.bytes[15] = (char)device;
+    prop->uuid.bytes[15] = (char)visible_devices()[(size_t)device];
     if (capability != nullptr) {
         (void)sscanf(capability, "%d.%d", &prop->major, &prop->minor);
     }
@@ -369,9 +395,13 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
     return said(cudaErrorInvalidValue);
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char *, int, int)
+cudaError_t cudaDeviceGetPCIBusId(char *out, int size, int device)
 {
-    return said(cudaErrorNotSupported);
+    if (!is_device(device)) {
+        return said(cudaErrorInvalidDevice);
+    }
+    (void)snprintf(out, (size_t)size, "0000:%02x:00.0", visible_devices()[(size_t)device] + 1);
+    return cudaSuccess;
 }
 
 cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(enum cudaFlushGPUDirectRDMAWritesTarget,

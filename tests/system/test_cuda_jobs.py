@@ -23,6 +23,7 @@ from served import Folder, Serve, free_port
 TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "2000"))
 TURN = ("--prompt", "def fibonacci(n):", "--ignore-eos", "--max-tokens")
 UP_S = 240  # until all of a job has its GPUs
+TP8 = ("--geometry", "test-tp8", "--max-model-len", "4096")
 LOCAL = ("--target-device", "cuda:local", "--draft-device", "cuda:local")
 
 
@@ -87,7 +88,7 @@ def of_two_hosts(folder):
 def sums_over_the_network_of_nccl():
     """Equal ids, and the group that lost a process meets again."""
     n_token = "8" if SOFT else str(TOKENS)
-    one = ("--target-device", "cuda:0", "--geometry", "test-tp8", "--max-model-len", "4096")
+    one = ("--target-device", "cuda:0", *TP8)
     want = generate(*TURN, n_token, *one, timeout=300)["token_ids"]
     with tempfile.TemporaryDirectory() as folder, serving(2, *one[2:], each=of_two_hosts(folder), within=UP_S) as (s, g):
         assert s.generate("--max-tokens", n_token, timeout=UP_S)["token_ids"] == want
@@ -103,7 +104,7 @@ def sums_over_the_network_of_nccl():
 
 
 @case
-def another_library_is_refused():
+def a_misfit_by_its_library():
     """Rank 1's host has another NCCL: its line names rank, host and both versions, and nothing waits. [B10]"""
     if not SOFT:
         return  # one host has one library
@@ -113,9 +114,33 @@ def another_library_is_refused():
 
     folder = Folder()
     with (Serve(spawn=False, folder=folder) as s,
-          Group(folder, s.address, 2, "--geometry", "test-tp8", "--max-model-len", "4096", each=of) as g):
+          Group(folder, s.address, 2, *TP8, each=of) as g):
         wait_for(lambda: "tensor-parallel rank 1 on host " in g.said(1), UP_S)
         assert re.search(r"rank 1 on host \S+ has NCCL 2\.19\.3, and rank 0 on host \S+ NCCL 2\.21\.5", g.said(1)), g.said(1)[-2000:]
+
+
+@case
+def a_misfit_by_its_gpu():
+    """What cuda:0 is to both: the line names rank, host and GPU. Both would wait for each other for ever."""
+    folder = Folder()
+    with (Serve(spawn=False, folder=folder) as s,
+          Group(folder, s.address, 2, *TP8, "--device", "cuda:0") as g):
+        wait_for(lambda: "tensor-parallel rank 1 of 2" in g.said(1), UP_S)
+        assert re.search(r"rank 1 on host \S+ has the GPU at [0-9a-fA-F:.]+, and so has rank 0: .*--device", g.said(1)), g.said(1)
+        wait_for(lambda: "refused: rank 1 on host" in g.said(0), UP_S)
+
+
+@case
+def each_rank_sees_one_gpu():
+    """Both are cuda:0 to their processes, and the group computes as one GPU does. [D2]"""
+    n_token = "4" if SOFT else "200"
+    want = generate(*TURN, n_token, "--target-device", "cuda:0", *TP8)["token_ids"]
+
+    def sees(rank):
+        return ("--device", "cuda:0"), {"NCCL_HOSTID": f"host{rank}", "CUDA_VISIBLE_DEVICES": str(rank)}
+
+    with serving(2, *TP8, each=sees, within=UP_S) as (s, _):
+        assert s.generate(*TURN[2:], n_token, prompt=TURN[1], timeout=UP_S)["token_ids"] == want
 
 
 if __name__ == "__main__":

@@ -158,6 +158,7 @@ static const struct field {
     {"code", U32, UINT32_MAX},
     {"text", STR, 256},
     {"host_id", STR, 48},
+    {"gpu", STR, 32},
     {"rank", U32, 7},
     {"n_rank", U32, 8},
     {"version", STR, 64},
@@ -219,7 +220,7 @@ static const struct schema {
     {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
      " model_fingerprint tokenizer_fingerprint host peer model n_active n_slot draining leaving "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
-    {GR_MSG_MEMBER, "MEMBER", " incarnation host rank n_rank version runs ", " address host_id "},
+    {GR_MSG_MEMBER, "MEMBER", " incarnation host rank n_rank version runs ", " address host_id gpu "},
 };
 #define N_TYPE ((int)GR_ARRAY_LEN(schema))
 

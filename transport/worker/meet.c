@@ -99,6 +99,7 @@ static enum gr_status introduce(struct meet *m)
     snprintf(own->host_id, sizeof(own->host_id), "%s", m->host.host_id);
     snprintf(own->version, sizeof(own->version), "%s", GR_VERSION);
     snprintf(own->runs, sizeof(own->runs), "%s", m->c->runs);
+    snprintf(own->gpu, sizeof(own->gpu), "%s", m->c->gpu != NULL ? m->c->gpu : "");
     return GR_OK;
 }
 
@@ -167,8 +168,22 @@ static int count_missing(const struct meet *m, int first, char text[64])
     return n;
 }
 
+/* The rank that is there and has the same GPU of the same host, -1: none. Kernels of two ranks on one would wait for
+ * each other's turn for ever. */
+static int rank_with_gpu_of(const struct meet *m, const struct gr_msg_member *it)
+{
+    int found = -1;
+    for (int r = 0; r < m->c->n_rank && it->gpu[0] != '\0' && it->host_id[0] != '\0'; r++) {
+        const bool is_there = r == 0 || (r != (int)it->rank && m->out->fd[r] >= 0 && !is_gone(m->out->fd[r]));
+        const bool same = strcmp(m->who[r].host_id, it->host_id) == 0 && strcmp(m->who[r].gpu, it->gpu) == 0;
+        found = is_there && same ? r : found;
+    }
+    return found;
+}
+
 static bool fits(const struct meet *m, const struct gr_msg_member *it, char why[WHY_BYTES])
 {
+    const int other = rank_with_gpu_of(m, it);
     const struct gr_msg_member *own = &m->who[0];
     const bool in_range = it->rank > 0 && (int)it->rank < m->c->n_rank;
     if (it->n_rank != own->n_rank) {
@@ -187,6 +202,10 @@ static bool fits(const struct meet *m, const struct gr_msg_member *it, char why[
     } else if (m->out->fd[it->rank] >= 0 && !is_gone(m->out->fd[it->rank])) {
         snprintf(why, WHY_BYTES, "rank %u comes twice: from host %s and from host %s (--tp-rank)", it->rank,
                  m->who[it->rank].host, it->host);
+    } else if (other >= 0) {
+        snprintf(why, WHY_BYTES,
+                 "rank %u on host %s has the GPU at %s, and so has rank %d: give each its own (--device)", it->rank,
+                 it->host, it->gpu, other);
     } else {
         return true;
     }

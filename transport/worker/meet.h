@@ -21,6 +21,8 @@ struct gr_meet_config {
     const char *listen;  /* of another rank: where higher ones connect; NULL: any port of all addresses */
     const uint8_t *key;
     const char *runs; /* what all ranks must have alike, in words, at most 255 bytes */
+    const char
+        *gpu; /* PCI address of its GPU, at most 31 bytes, which no other rank of its host may have; NULL: none */
 };
 
 struct gr_meeting {
