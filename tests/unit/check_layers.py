@@ -59,6 +59,7 @@ ROOMS = {
     "draft_worker/machine": [*PROTOCOL, "model/kv", "draft_worker/tree"],
     "orchestrator/journal": ["common/base"],
     "orchestrator/machine": PROTOCOL,
+    "orchestrator/ledger": [*PROTOCOL, "orchestrator/journal", "orchestrator/machine"],
     # What the machines are wrapped in.
     "target_worker/compute": [*RULES, "model", "target_worker/machine", "target_worker/policy"],
     "target_worker": ["common/base", "common/process", *MODEL, "model/group", "model/load", "transport", "transport/connect", "transport/worker", "target_worker/compute",

@@ -163,6 +163,10 @@ static const struct field {
     {"n_rank", U32, 8},
     {"version", STR, 64},
     {"runs", STR, 256},
+    {"turn_base", U32, UINT32_MAX},
+    {"turn_len", U32, UINT32_MAX},
+    {"owner", U64, 0},
+    {"idempotency_key", STR, 256},
 };
 #define N_FIELD ((int)GR_ARRAY_LEN(field))
 
@@ -221,6 +225,8 @@ static const struct schema {
      " model_fingerprint tokenizer_fingerprint host peer model n_active n_slot draining leaving "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
     {GR_MSG_MEMBER, "MEMBER", " incarnation host rank n_rank version runs ", " address host_id gpu "},
+    {GR_MSG_KEPT, "KEPT", " session epoch turn turn_base turn_len ",
+     " model_fingerprint numerics_id owner idempotency_key "},
 };
 #define N_TYPE ((int)GR_ARRAY_LEN(schema))
 
