@@ -340,6 +340,29 @@ uint32_t gr_ledger_tokens_left(const struct gr_ledger_session *s)
     return s->state == GR_LEDGER_TURN && n < max ? max - n : 0;
 }
 
+bool gr_ledger_goes_on(const struct gr_ledger_session *s)
+{
+    return s->state == GR_LEDGER_TURN && s->wishes.specpv != GR_SPECPV_LOSSY;
+}
+
+bool gr_ledger_fill_restored(const struct gr_ledger_session *s, struct gr_restored_session *out)
+{
+    *out = (struct gr_restored_session){.id = s->id,
+                                        .epoch = s->epoch,
+                                        .in_turn = s->state == GR_LEDGER_TURN,
+                                        .turn = s->turn,
+                                        .turn_base = s->turn_base,
+                                        .turn_len = s->turn_len,
+                                        .text = &s->text,
+                                        .tokenizer_fingerprint = s->tokenizer_fingerprint,
+                                        .model_fingerprint = s->model_fingerprint,
+                                        .model = s->model,
+                                        .numerics_id = s->numerics_id,
+                                        .trace_id = s->trace_id,
+                                        .wishes = &s->wishes};
+    return s->state == GR_LEDGER_TURN || s->state == GR_LEDGER_IDLE;
+}
+
 /* ---- a session in few words ---- */
 
 static void fill_opening(const struct gr_ledger_session *s, struct gr_msg *m)

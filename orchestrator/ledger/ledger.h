@@ -9,6 +9,7 @@
 
 #include "common/protocol/msg.h"
 #include "orchestrator/journal/record.h"
+#include "orchestrator/machine/orch.h"
 #include "orchestrator/machine/transcript.h"
 
 #define GR_LEDGER_SESSION_MAX (1u << 16)
@@ -66,6 +67,12 @@ uint32_t gr_ledger_n(const struct gr_ledger *l);
 
 /* Tokens that the turn may still generate; 0: none, or no turn goes on. */
 uint32_t gr_ledger_tokens_left(const struct gr_ledger_session *s);
+/* Can the rest of its turn be computed as it was the first time, where that is not in the table? Not under lossy
+ * SpecPV, whose picks depend on when views were made: that turn is to be ended with an error. */
+bool gr_ledger_goes_on(const struct gr_ledger_session *s);
+/* What gr_orch_restore() is to be given, without a user; it borrows from s. False: the session is over or damaged, so
+ * that it is none of the machine's. */
+bool gr_ledger_fill_restored(const struct gr_ledger_session *s, struct gr_restored_session *out);
 /* Says the messages that make the session as it is, in their order; what they point at is borrowed for the call. A
  * damaged one has none. Stops at what say returns, if that is not GR_OK. */
 GR_NODISCARD enum gr_status gr_ledger_retell(const struct gr_ledger_session *s, void *ctx,

@@ -46,6 +46,8 @@ struct gr_orch_config {
     bool require_same_numerics; /* a session with generated text is never opened at a target of another numerics_id */
 };
 
+struct gr_transcript;
+
 struct gr_session_request {
     const int32_t *prompt; /* borrowed for the call */
     uint32_t n_prompt;
@@ -55,6 +57,20 @@ struct gr_session_request {
     const char *trace_id; /* the same: for lines of the log; NULL, "": it has none */
     struct gr_wishes wishes;
     void *user; /* the client's */
+};
+
+/* A session of an earlier process, as it stood there. All pointers are borrowed for the call; none but user is NULL. */
+struct gr_restored_session {
+    uint64_t id;
+    uint32_t epoch;                   /* the last one that it had */
+    bool in_turn;                     /* else it is idle */
+    uint32_t turn;                    /* its number, from 1 */
+    uint32_t turn_base, turn_len;     /* length of the text before the turn's ids, and with them */
+    const struct gr_transcript *text; /* its tokens after turn_len are generated ones of the turn, all final */
+    uint64_t tokenizer_fingerprint, model_fingerprint; /* 0: not known */
+    const char *model, *numerics_id, *trace_id;        /* "": none, not known */
+    const struct gr_wishes *wishes;
+    void *user;
 };
 
 /* The next turn of an idle session. */
@@ -122,6 +138,11 @@ void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config);
  * target has given its model that name; GR_EINVAL: there are several models, and it names none. */
 GR_NODISCARD enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
                                            uint64_t *session_out);
+/* A session goes on that an earlier process had. One in a turn waits for a target, as if that had been lost: it is
+ * opened as the next epoch, on_tokens and on_report tell what follows its text, and a limit of time begins anew. Where
+ * the text shows that the turn is over, on_done is called from within. GR_EINVAL: its number is there already, or
+ * the turn does not lie within the text; GR_AGAIN: there is no room for it; GR_ELIMIT, GR_ENOMEM. */
+GR_NODISCARD enum gr_status gr_orch_restore(struct gr_orch *o, const struct gr_restored_session *r, uint64_t now_ns);
 /* GR_ENOTFOUND: no such session; GR_EINVAL: it is in a turn, or the hash differs; GR_AGAIN; GR_ELIMIT. */
 GR_NODISCARD enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn,
                                            uint64_t now_ns);

@@ -164,6 +164,31 @@ static uint64_t new_id(const struct gr_orch *o)
     return id;
 }
 
+static struct session *begin_session(struct gr_orch *o, int place, uint64_t id, uint32_t epoch)
+{
+    struct session *s = orch_at(o, place);
+    *s = (struct session){
+        .id = id, .epoch = epoch, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
+    orch_books_begin(&o->books, s, place);
+    orch_load_begin(o, s);
+    return s;
+}
+
+/* Nobody has heard of it. */
+static void drop_begun(struct session *s)
+{
+    gr_transcript_finish(&s->turn.transcript);
+    orch_books_leave(s);
+    memset(s, 0, sizeof(*s));
+}
+
+static void enter(struct gr_orch *o, struct session *s, int place)
+{
+    o->last_id = GR_MAX(o->last_id, s->id);
+    o->n_session++;
+    gr_session_index_add(&o->index, s->id, place);
+}
+
 static enum gr_status submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
                              uint64_t *session_out)
 {
@@ -179,22 +204,14 @@ static enum gr_status submit(struct gr_orch *o, const struct gr_session_request 
     const uint32_t n_queued = n_before(o, &request->wishes);
     GR_TRY(check_queue(o, n_queued));
     GR_TRY(take_place(o, &place));
-    struct session *s = orch_at(o, place);
-    *s = (struct session){
-        .id = new_id(o), .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
-    orch_books_begin(&o->books, s, place);
-    orch_load_begin(o, s);
+    struct session *s = begin_session(o, place, new_id(o), 1);
     orch_model_wish(s, request->model);
     const enum gr_status st = add_ids(o, s, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
-        gr_transcript_finish(&s->turn.transcript);
-        orch_books_leave(s);
-        memset(s, 0, sizeof(*s));
+        drop_begun(s);
         return st;
     }
-    o->last_id = s->id;
-    o->n_session++;
-    gr_session_index_add(&o->index, s->id, place);
+    enter(o, s, place);
     s->request.tokenizer_fingerprint = request->tokenizer_fingerprint;
     s->request.user = request->user;
     gr_wishes_copy(&s->request.wishes, &request->wishes);
@@ -216,6 +233,107 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     }
     return st;
 }
+
+/* ---- sessions of an earlier process ---- */
+
+/* Tokens from..to of a text, which follow those that it has. */
+static enum gr_status put_text(struct session *s, const struct gr_transcript *text, uint32_t from, uint32_t to)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < text->n_segment; i++) {
+        const uint32_t end = at + (uint32_t)text->segment[2 * i + 1];
+        const uint32_t first = GR_MAX(at, from), last = GR_MIN(end, to);
+        if (first < last) {
+            GR_TRY(orch_text_put(s, s->turn.transcript.len, (enum gr_segment_kind)text->segment[2 * i],
+                                 text->token + first, last - first));
+        }
+        at = end;
+    }
+    return GR_OK;
+}
+
+static void fill_restored(struct gr_orch *o, struct session *s, const struct gr_restored_session *r)
+{
+    orch_model_restore(s, r->model, r->model_fingerprint);
+    orch_note_numerics(s, r->numerics_id);
+    s->request.tokenizer_fingerprint = r->tokenizer_fingerprint;
+    s->request.user = r->user;
+    gr_wishes_copy(&s->request.wishes, r->wishes);
+    orch_specpv_ask(o, s);
+    s->metrics.open_ns = o->now_ns;
+    snprintf(s->trace_id, sizeof(s->trace_id), "%s", r->trace_id);
+}
+
+/* The end of its turn was not noted, but its last tokens were. */
+static enum gr_finish finish_of(const struct gr_restored_session *r)
+{
+    const uint32_t n = r->text->len - r->turn_len;
+    const bool hits = n > 0 && gr_stop_hits(&r->wishes->turn.stop_ids, r->text->token[r->text->len - 1]);
+    return hits ? GR_FINISH_STOP : n >= r->wishes->turn.max_tokens ? GR_FINISH_LENGTH : GR_FINISH_NONE;
+}
+
+/* The turn waits as one whose target was lost. */
+static enum gr_status go_on(struct gr_orch *o, struct session *s, const struct gr_restored_session *r)
+{
+    begin_turn(o, s, r->turn_base);
+    orch_turn_restore(s, r->turn, r->turn_base, r->turn_len);
+    const enum gr_status st = put_text(s, r->text, r->turn_len, r->text->len);
+    if (st != GR_OK) {
+        orch_turn_over(s);
+        return st;
+    }
+    orch_wait(s, o->now_ns);
+    return GR_OK;
+}
+
+static enum gr_status rest(struct gr_orch *o, struct session *s, const struct gr_restored_session *r)
+{
+    GR_TRY(put_text(s, r->text, r->turn_len, r->text->len));
+    orch_turn_restore(s, r->turn, r->turn_base, r->turn_len);
+    orch_idle(s, o->now_ns);
+    return GR_OK;
+}
+
+static enum gr_status check_restored(struct gr_orch *o, const struct gr_restored_session *r)
+{
+    if (r->id == 0 || orch_find(o, r->id) != NULL) {
+        return refuse(o, GR_EINVAL, "session %" GR_SESSION_ID_PRI " is there already", r->id);
+    }
+    if (r->turn_base > r->turn_len || r->turn_len > r->text->len || r->text->len == 0) {
+        return refuse(o, GR_EINVAL, "session %" GR_SESSION_ID_PRI ": its turn does not lie within its text", r->id);
+    }
+    if ((uint32_t)o->n_session >= o->config.n_session_max) {
+        return refuse(o, GR_AGAIN, "session %" GR_SESSION_ID_PRI ": the orchestrator has %u sessions, the most it may",
+                      r->id, o->config.n_session_max);
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_orch_restore(struct gr_orch *o, const struct gr_restored_session *r, uint64_t now_ns)
+{
+    int place = 0;
+    o->now_ns = now_ns;
+    GR_TRY(check_restored(o, r));
+    GR_TRY(take_place(o, &place));
+    struct session *s = begin_session(o, place, r->id, r->epoch + r->in_turn);
+    fill_restored(o, s, r);
+    enum gr_status st = put_text(s, r->text, 0, r->turn_len);
+    st = st != GR_OK ? st : r->in_turn ? go_on(o, s, r) : rest(o, s, r);
+    if (st != GR_OK) {
+        drop_begun(s);
+        return st;
+    }
+    enter(o, s, place);
+    const enum gr_finish finish = r->in_turn ? finish_of(r) : GR_FINISH_NONE;
+    if (finish != GR_FINISH_NONE) {
+        orch_end_turn(o, s, finish, "");
+    } else if (r->in_turn) {
+        orch_look_at_queue(o);
+    }
+    return GR_OK;
+}
+
+/* ---- turns ---- */
 
 static enum gr_status check_turn(struct gr_orch *o, const struct session *s, const struct gr_turn_request *turn,
                                  uint32_t keep_len)

@@ -280,6 +280,8 @@ void orch_load_leave(struct session *s);
 /* ---- orch_turn.c ---- */
 /* deadline_ns 0: its client gave it no limit. */
 void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t deadline_ns);
+/* It is the number-th turn, of an earlier process, and was at a target there. */
+void orch_turn_restore(struct session *s, uint32_t number, uint32_t base, uint32_t len);
 void orch_turn_arrived(struct session *s, uint64_t arrival, uint64_t tag);
 /* Its client was told this place in the queue. */
 void orch_turn_place(struct session *s, uint32_t place);
@@ -381,6 +383,8 @@ void orch_model_leave(struct gr_orch *o, const struct gr_worker_info *info);
 enum gr_status orch_model_choose(struct gr_orch *o, const char *name, uint64_t tokenizer, uint64_t *out,
                                  char text[GR_MSG_TEXT_MAX]);
 void orch_model_wish(struct session *s, const char *name);
+/* The same, and which model it was in an earlier process; 0: not known. */
+void orch_model_restore(struct session *s, const char *name, uint64_t fingerprint);
 /* Its model from now on. Returns as the choice does. */
 enum gr_status orch_model_bind(struct gr_orch *o, struct session *s, char text[GR_MSG_TEXT_MAX]);
 bool orch_model_is(const struct session *s, const struct gr_worker_info *target);
@@ -437,6 +441,8 @@ bool orch_same_numerics(const struct session *s, const struct gr_worker_info *ta
 void orch_specpv_opened(struct session *s, enum gr_specpv_mode mode);
 /* Notes the mode that an OPEN asks for: the request's, unless a kill switch is on. */
 void orch_specpv_ask(const struct gr_orch *o, struct session *s);
+/* What the target that it is opened at computes as. */
+void orch_note_numerics(struct session *s, const char *numerics_id);
 /* Opens it at a target, if there is one; else it is WAITING. */
 void orch_open(struct gr_orch *o, struct session *s);
 /* Opens it again as epoch + 1: the target that held it does so no longer. */

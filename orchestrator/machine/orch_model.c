@@ -186,6 +186,13 @@ void orch_model_wish(struct session *s, const char *name)
     snprintf(s->model.wish, sizeof(s->model.wish), "%s", name != NULL ? name : "");
 }
 
+void orch_model_restore(struct session *s, const char *name, uint64_t fingerprint)
+{
+    orch_model_wish(s, name);
+    s->model.fingerprint = fingerprint;
+    s->model.bound = fingerprint != 0;
+}
+
 enum gr_status orch_model_bind(struct gr_orch *o, struct session *s, char text[GR_MSG_TEXT_MAX])
 {
     if (s->model.bound) {

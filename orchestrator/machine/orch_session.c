@@ -105,6 +105,11 @@ static void send_open(struct gr_orch *o, struct session *s)
     send_to(o, s->at.target, &m);
 }
 
+void orch_note_numerics(struct session *s, const char *numerics_id)
+{
+    snprintf(s->numerics_id, sizeof(s->numerics_id), "%s", numerics_id);
+}
+
 void orch_open(struct gr_orch *o, struct session *s)
 {
     char text[GR_MSG_TEXT_MAX];
@@ -132,7 +137,7 @@ void orch_open(struct gr_orch *o, struct session *s)
     if (!accept_numerics(o, s, target)) {
         return;
     }
-    snprintf(s->numerics_id, sizeof(s->numerics_id), "%s", o->worker[target].info.numerics_id);
+    orch_note_numerics(s, o->worker[target].info.numerics_id);
     orch_home_choose(s, target);
     send_open(o, s);
 }

@@ -25,6 +25,14 @@ void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t
     orch_books_note(s);
 }
 
+void orch_turn_restore(struct session *s, uint32_t number, uint32_t base, uint32_t len)
+{
+    s->turn.number = number;
+    s->turn.base = base;
+    s->turn.len = len;
+    s->turn.has_run = true;
+}
+
 void orch_turn_arrived(struct session *s, uint64_t arrival, uint64_t tag)
 {
     s->turn.arrival = arrival;

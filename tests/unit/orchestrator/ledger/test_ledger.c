@@ -146,6 +146,8 @@ static void test_over(void **state)
     apply(l, committing(s, 3));
     apply(l, finishing(s, 7, GR_FINISH_LENGTH));
     assert_true(s->state == GR_LEDGER_OVER && s->text.len == 7);
+    struct gr_restored_session r;
+    assert_false(gr_ledger_fill_restored(s, &r));
     struct gr_msg m = appending(s, 7, 1);
     assert_int_equal(gr_ledger_apply(l, &m), GR_EINVAL);
     gr_ledger_destroy(l);
@@ -221,6 +223,19 @@ static void test_misfits(void **state)
     refuse_in_a_turn(l, s);
     apply(l, finishing(s, 13, GR_FINISH_STOP));
     refuse_between_turns(l, s);
+    gr_ledger_destroy(l);
+}
+
+static void test_lossy(void **state)
+{
+    (void)state;
+    struct gr_ledger *l = make();
+    struct gr_msg m = opening(ID, 10, false);
+    m.open.wishes.specpv = GR_SPECPV_LOSSY;
+    apply(l, m);
+    apply(l, opening(ID + 1, 10, false));
+    assert_false(gr_ledger_goes_on(gr_ledger_find(l, ID)));
+    assert_true(gr_ledger_goes_on(gr_ledger_find(l, ID + 1)));
     gr_ledger_destroy(l);
 }
 
@@ -383,9 +398,9 @@ static void test_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_turns),  cmocka_unit_test(test_over),  cmocka_unit_test(test_misfits),
-        cmocka_unit_test(test_damage), cmocka_unit_test(test_whose), cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_retell), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_turns), cmocka_unit_test(test_over),   cmocka_unit_test(test_misfits),
+        cmocka_unit_test(test_lossy), cmocka_unit_test(test_damage), cmocka_unit_test(test_whose),
+        cmocka_unit_test(test_lost),  cmocka_unit_test(test_retell), cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

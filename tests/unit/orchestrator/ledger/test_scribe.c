@@ -141,6 +141,43 @@ static void test_lives(void **state)
     gr_scribe_destroy(s);
 }
 
+/* ---- the machine of the next process ---- */
+
+static void send_nothing(void *ctx, uint32_t worker, const struct gr_msg *m)
+{
+    (void)ctx;
+    (void)worker;
+    fail_msg("%s without a worker", gr_msg_name(m->type));
+}
+
+static void check_restored(struct gr_orch *o, const struct gr_ledger_session *s, enum gr_session_state state)
+{
+    struct gr_restored_session r;
+    struct gr_session_info info;
+    assert_true(gr_ledger_fill_restored(s, &r));
+    assert_int_equal(gr_orch_restore(o, &r, 1), GR_OK);
+    assert_true(gr_orch_session_info(o, s->id, 1, &info));
+    assert_true(info.state == state && info.n_token == s->text.len && info.turn == s->turn);
+    assert_true(info.turn_len == s->turn_len && info.keep_open);
+    assert_true(info.epoch == s->epoch + (state == GR_SESSION_WAITING));
+}
+
+static void test_restart(void **state)
+{
+    const struct gr_orch_io io = {.send = send_nothing};
+    struct gr_orch *o = NULL;
+    struct gr_scribe *s = start(*state, NULL);
+    live(s);
+    gr_scribe_destroy(s);
+    s = start(*state, NULL);
+    assert_int_equal(gr_orch_create(&io, &o), GR_OK);
+    check_restored(o, find(s, ID), GR_SESSION_IDLE);
+    check_restored(o, find(s, ID + 1), GR_SESSION_WAITING);
+    assert_true(!gr_ledger_goes_on(find(s, ID)) && gr_ledger_goes_on(find(s, ID + 1)));
+    gr_orch_destroy(o);
+    gr_scribe_destroy(s);
+}
+
 static void test_misfit(void **state)
 {
     struct gr_scribe *s = start(*state, NULL);
@@ -195,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lives, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_restart, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_misfit, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_full_disk, make_folder, remove_folder),
     };
