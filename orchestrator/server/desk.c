@@ -247,6 +247,28 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
     }
 }
 
+enum gr_status gr_desk_restore(struct gr_desk *d, const struct gr_restored_session *r, uint64_t now_ns)
+{
+    struct gr_restored_session q = *r;
+    struct session *s = take_session(d);
+    *s = (struct session){.used = true,
+                          .opened = true,
+                          .in_turn = r->in_turn,
+                          .keep_open = r->wishes->keep_open,
+                          .client = NOBODY,
+                          .closer = NOBODY};
+    q.user = s;
+    const enum gr_status st = gr_orch_restore(d->orch, &q, now_ns);
+    if (st != GR_OK) {
+        release(d, s);
+        return st;
+    }
+    if (s->used) { /* else its turn was over, and it is gone */
+        give_number(d, s, r->id);
+    }
+    return GR_OK;
+}
+
 static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t session, enum gr_finish finish, bool cut,
                           const char *text)
 {

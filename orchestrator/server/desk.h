@@ -29,6 +29,10 @@ void gr_desk_destroy(struct gr_desk *d);
 /* From now on no turn begins. */
 void gr_desk_drain(struct gr_desk *d);
 
+/* A session of an earlier process goes on, as gr_orch_restore() has it (and returns); its user is the desk's. Its turn
+ * has no client: it runs to its end, and clients go on with the session after that, if it is kept. */
+GR_NODISCARD enum gr_status gr_desk_restore(struct gr_desk *d, const struct gr_restored_session *r, uint64_t now_ns);
+
 /* GR_EPROTO: not one a client sends (logged); the caller cuts the client off. */
 GR_NODISCARD enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
 void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client);

@@ -1,4 +1,5 @@
 /* The clients' desk over the orchestrator's machine, with a scripted target: who is answered, and who is not. */
+#include "orchestrator/machine/transcript.h"
 #include "tests/unit/orch_world.h"
 
 #define N_CLIENT 3
@@ -276,13 +277,91 @@ static void test_drain_of_all(void **state)
     destroy(w);
 }
 
+/* ---- sessions of an earlier process ---- */
+
+#define OLD 0x77u
+
+/* 3 prompt tokens and 2 generated ones. */
+static enum gr_status restore(struct world *w, uint64_t id, bool in_turn, bool keep_open, uint32_t max_tokens)
+{
+    static int32_t token[] = {5, 6, 7, 40, 41}, segment[] = {GR_SEGMENT_PROMPT, 3, GR_SEGMENT_GENERATED, 2};
+    const struct gr_transcript text = {.token = token, .len = 5, .segment = segment, .n_segment = 2};
+    const struct gr_wishes wishes = {
+        .keep_open = keep_open, .sampling = {.top_p = 1.0f}, .turn = {.max_tokens = max_tokens}};
+    return gr_desk_restore(w->desk,
+                           &(struct gr_restored_session){.id = id,
+                                                         .epoch = 1,
+                                                         .in_turn = in_turn,
+                                                         .turn = 1,
+                                                         .turn_len = 3,
+                                                         .text = &text,
+                                                         .model = "",
+                                                         .numerics_id = "cpu",
+                                                         .trace_id = "",
+                                                         .wishes = &wishes},
+                           w->now_ns);
+}
+
+static void append_old(struct world *w, uint32_t client, uint64_t session)
+{
+    int32_t id = 60;
+    ask(w, client,
+        &(struct gr_msg){
+            .type = GR_MSG_APPEND, .session = session, .append = {.ids = {&id, 1}, .wishes = {.max_tokens = 3}}});
+}
+
+static void test_restored_idle(void **state)
+{
+    (void)state;
+    struct world *w = make_desk();
+    assert_int_equal(restore(w, OLD, false, true, 8), GR_OK);
+    assert_int_equal(restore(w, OLD, false, true, 8), GR_EINVAL);
+    append_old(w, 0, OLD);
+    assert_int_equal(told.n_msg[0][GR_MSG_OPENED], 1);
+    check_reopened(w, OLD, 2, 6, 3, 3);
+    opened(w);
+    commit(w, 50, 3, GR_FINISH_LENGTH);
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.n_token == 9);
+    destroy(w);
+}
+
+static void test_restored_turn(void **state)
+{
+    (void)state;
+    struct world *w = make_desk();
+    assert_int_equal(restore(w, OLD, true, true, 8), GR_OK);
+    append_old(w, 1, OLD);
+    assert_int_equal(told.n_msg[1][GR_MSG_ERROR], 1); /* it is in its turn */
+    (void)gr_orch_step(w->orch, w->now_ns);
+    check_reopened(w, OLD, 2, 5, 2, 6);
+    opened(w);
+    commit(w, 50, 6, GR_FINISH_LENGTH); /* nobody is told */
+    assert_int_equal(w->n_done, 1);
+    append_old(w, 1, OLD);
+    assert_int_equal(told.n_msg[1][GR_MSG_OPENED], 1);
+    destroy(w);
+}
+
+static void test_restored_over(void **state)
+{
+    (void)state;
+    struct world *w = make_desk();
+    assert_int_equal(restore(w, OLD, true, false, 2), GR_OK);
+    assert_true(w->n_done == 1 && w->finish == GR_FINISH_LENGTH && w->n_sent == 0);
+    append_old(w, 0, OLD);
+    assert_true(told.n_msg[0][GR_MSG_ERROR] == 1 && told.code == (uint32_t)-GR_ENOTFOUND);
+    destroy(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_closers),         cmocka_unit_test(test_closer_goes),
         cmocka_unit_test(test_one_too_many),        cmocka_unit_test(test_truncate_crosses_the_end),
         cmocka_unit_test(test_truncate_of_another), cmocka_unit_test(test_client_goes),
-        cmocka_unit_test(test_drain_worker),        cmocka_unit_test(test_drain_of_all),
+        cmocka_unit_test(test_drain_worker),        cmocka_unit_test(test_restored_idle),
+        cmocka_unit_test(test_restored_turn),       cmocka_unit_test(test_restored_over),
+        cmocka_unit_test(test_drain_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
