@@ -20,7 +20,7 @@ enum gr_command {
     GR_CMD_WAIT = 1 << 4,
     GR_CMD_SEND = 1 << 5,     /* graft session send */
     GR_CMD_LOOK = 1 << 6,     /* graft session list, purge; graft worker list */
-    GR_CMD_CLOSE = 1 << 7,    /* graft session close, show */
+    GR_CMD_CLOSE = 1 << 7,    /* graft session close */
     GR_CMD_TARGET = 1 << 8,   /* graft-target */
     GR_CMD_DRAFT = 1 << 9,    /* graft-draft */
     GR_CMD_REFRESH = 1 << 10, /* graft session refresh */
@@ -31,6 +31,7 @@ enum gr_command {
     GR_CMD_STOP = 1 << 15,
     GR_CMD_DRAIN = 1 << 16, /* graft worker drain, undrain */
     GR_CMD_TOP = 1 << 17,
+    GR_CMD_SHOW = 1 << 18, /* graft session show */
 };
 
 #define GR_SERVE_ADDRESS "127.0.0.1:5055" /* where `graft serve` listens, and clients ask, unless told otherwise */

@@ -13,7 +13,7 @@
 #define NEW (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_CHAT) /* what is fixed when a session is opened */
 #define SERVES (GR_CMD_SERVE | GR_CMD_LAUNCH)
 #define ENGINE (GR_CMD_RUN | GR_CMD_CHAT | SERVES)
-#define LOOKS (GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_REFRESH | GR_CMD_DRAIN)
+#define LOOKS (GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_SHOW | GR_CMD_REFRESH | GR_CMD_DRAIN)
 #define CLIENT (TURN | LOOKS | GR_CMD_TOP | GR_CMD_PING | GR_CMD_WAIT | GR_CMD_STOP)
 #define ALL (CLIENT | SERVES)
 #define TOOLS (GR_CMD_OPTIONS | GR_CMD_COMPLETION)
@@ -78,7 +78,9 @@ static const struct gr_option_command commands[] = {
      "refresh, "
      "an end for those that are idle. `graft session open --help' and so on tell the options of each verb."},
     {GR_CMD_LOOK, "graft", "session list", "[options]", "the sessions and workers of a running orchestrator", NULL},
-    {GR_CMD_CLOSE, "graft", "session show", "ID [options]", "what is known of one session", NULL},
+    {GR_CMD_SHOW, "graft", "session show", "ID [--text --model DIR] [options]", "what is known of one session",
+     "What is known of one session; with --text its last answer, also one that is over, where the orchestrator has a "
+     "journal."},
     {GR_CMD_OPEN, "graft", "session open", "--model DIR --prompt TEXT [options]",
      "begin a session at a running orchestrator and print its id",
      "Begins a session at a running orchestrator and prints its id. Needs a prompt and the model (its tokenizer)."},

@@ -1,7 +1,9 @@
 /* `graft serve`: the orchestrator as a process of its own, for workers and clients, until a signal ends it. */
 #include "common/base/address.h"
 #include "common/process/children.h"
+#include "common/process/joined.h"
 #include "common/process/program.h"
+#include "common/process/supervise.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/out_file.h"
@@ -9,6 +11,7 @@
 #include "orchestrator/cli/expect.h"
 #include "orchestrator/server/desk.h"
 #include "orchestrator/server/hub.h"
+#include "orchestrator/server/keeper.h"
 #include "orchestrator/cli/remote.h"
 #include "orchestrator/cli/serve_http.h"
 #include "orchestrator/cli/spawn.h"
@@ -22,6 +25,8 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #define GRACE_MS 3000 /* children that have not ended so long after they were told to are killed */
 #define NEVER UINT64_MAX
@@ -32,6 +37,9 @@ struct serve {
     struct gr_plan plan;
     struct gr_hub *hub;
     struct gr_desk *desk;
+    struct gr_keeper *keeper; /* NULL: there is no journal */
+    uint64_t keeper_due_ns;   /* gr_keeper_run() is to be called then; NEVER */
+    int poll_fd;              /* readable when a signal, a request or the journal is to be looked at */
     struct gr_serve_http http;
     struct gr_children children;
     struct gr_out_place ready; /* the ready file that was put in place */
@@ -104,7 +112,7 @@ static bool has_other_target(const struct serve *s, int child)
 
 /* ---- wiring: hub <-> desk <-> machine ---- */
 
-static void send_client(void *ctx, uint32_t client, const struct gr_msg *m)
+static void deliver(void *ctx, uint32_t client, const struct gr_msg *m)
 {
     struct serve *s = ctx;
     if (gr_serve_http_has(&s->http, client)) {
@@ -112,6 +120,22 @@ static void send_client(void *ctx, uint32_t client, const struct gr_msg *m)
     } else {
         gr_hub_send_client(s->hub, client, m);
     }
+}
+
+static void send_client(void *ctx, uint32_t client, const struct gr_msg *m)
+{
+    const struct serve *s = ctx;
+    if (s->keeper != NULL) {
+        gr_keeper_send(s->keeper, client, m);
+    } else {
+        deliver(ctx, client, m);
+    }
+}
+
+/* What it was to be told is lost. */
+static void on_words_lost(void *ctx, uint32_t client, const char *why)
+{
+    gr_desk_fail_client(((struct serve *)ctx)->desk, client, why);
 }
 
 /* A client of the control link shares KV with the others of it: a salt is what the server says. */
@@ -147,6 +171,11 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
 static void on_closed(void *ctx, uint64_t session, void *user, const char *why)
 {
     gr_desk_on_closed(((struct serve *)ctx)->desk, session, user, why);
+}
+
+static void on_placed(void *ctx, uint64_t session, void *user)
+{
+    gr_desk_on_placed(((struct serve *)ctx)->desk, session, user);
 }
 
 static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
@@ -187,12 +216,21 @@ static void on_stop(void *ctx)
     drain_for(ctx, true);
 }
 
+/* What clients are told leaves. */
+static void let_leave(struct serve *s)
+{
+    if (s->keeper != NULL) {
+        gr_keeper_flush(s->keeper, gr_clock_ns());
+    }
+    gr_hub_pump(s->hub, 0, -1);
+}
+
 /* Turns that run are over for their clients, who are told why; the status is 1. */
 static void fail_all(struct serve *s, const char *why)
 {
     log_error("%s", why);
     gr_desk_fail_turns(s->desk, why);
-    gr_hub_pump(s->hub, 0, -1); /* what the clients are told leaves */
+    let_leave(s);
     s->failed = true;
 }
 
@@ -222,12 +260,16 @@ static const char *listens_at(const struct serve *s)
 
 static enum gr_status open_door(struct serve *s, const uint8_t *key)
 {
-    struct gr_hub_config c = {
-        .listen = listens_at(s),
-        .tells = true,
-        .io = {.ctx = s, .on_report = on_report, .on_done = on_done, .on_closed = on_closed, .on_pong = on_pong},
-        .on_client_msg = on_client_msg,
-        .on_client_lost = on_client_lost};
+    struct gr_hub_config c = {.listen = listens_at(s),
+                              .tells = true,
+                              .io = {.ctx = s,
+                                     .on_report = on_report,
+                                     .on_done = on_done,
+                                     .on_closed = on_closed,
+                                     .on_placed = on_placed,
+                                     .on_pong = on_pong},
+                              .on_client_msg = on_client_msg,
+                              .on_client_lost = on_client_lost};
     char cluster[GR_CLUSTER_BYTES];
     gr_cluster_use(s->o.cluster);
     gr_secrecy_use(s->o.control_encryption);
@@ -247,10 +289,45 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
                                                .disable_multi_token = s->o.disable_multi_token,
                                                .disable_specpv = s->o.disable_specpv,
                                                .require_same_numerics = s->o.require_same_numerics});
-    const struct gr_desk_io io = {.ctx = s, .send = send_client, .on_stop = on_stop};
+    struct gr_desk_io io = {.ctx = s, .send = send_client, .on_stop = on_stop};
+    if (s->keeper != NULL) {
+        io.keeper = gr_keeper_serve(s->keeper, gr_hub_orch(s->hub));
+    }
     const struct gr_desk_clients clients = {
         .n = GR_DESK_CLIENTS, .look_begin = GR_CLIENT_TURN_MAX, .look_end = GR_CLIENT_MAX};
-    return gr_desk_create(gr_hub_orch(s->hub), &clients, &io, &s->desk);
+    GR_TRY(gr_desk_create(gr_hub_orch(s->hub), &clients, &io, &s->desk));
+    if (s->keeper != NULL) {
+        gr_keeper_restore(s->keeper, s->desk, gr_clock_ns());
+    }
+    return GR_OK;
+}
+
+static enum gr_status open_journal(struct serve *s)
+{
+    const struct gr_keeper_config c = {.path = s->o.journal,
+                                       .over_ns = (uint64_t)s->o.journal_keep,
+                                       .n_client = GR_DESK_CLIENTS,
+                                       .ctx = s,
+                                       .send = deliver,
+                                       .lost = on_words_lost};
+    return s->o.journal != NULL ? gr_keeper_create(&c, &s->keeper) : GR_OK;
+}
+
+static bool watch_fd(const struct serve *s, int fd)
+{
+    struct epoll_event e = {.events = EPOLLIN};
+    return fd < 0 || epoll_ctl(s->poll_fd, EPOLL_CTL_ADD, fd, &e) == 0;
+}
+
+static enum gr_status watch_all(struct serve *s)
+{
+    s->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (s->poll_fd < 0 || !watch_fd(s, s->children.signal_fd) || !watch_fd(s, gr_serve_http_fd(&s->http)) ||
+        !watch_fd(s, s->keeper != NULL ? gr_keeper_fd(s->keeper) : -1)) {
+        log_error("no descriptor could be had for what the server waits for");
+        return GR_ELIMIT;
+    }
+    return GR_OK;
 }
 
 /* A FIFO is written as soon as it has a reader. */
@@ -296,20 +373,24 @@ static enum gr_status start(struct serve *s)
     sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
     GR_TRY(gr_own_use(s->o.interface, false));
     gr_own_tell();
+    GR_TRY(open_journal(s));
     GR_TRY(open_door(s, key));
     gr_program_hear_drains();
     if (gr_serve_http_has_files(&s->o)) {
         gr_program_reload_by_hangup();
     }
     GR_TRY(gr_children_init(&s->children, key_hex));
-    GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk, s->children.signal_fd));
+    GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk));
+    GR_TRY(watch_all(s));
     tell_wanted(s);
     if (s->o.spawn) {
         GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session));
     }
     tell_serving(s);
     s->expect_end_ns = s->o.expect != NULL ? gr_clock_ns() + (uint64_t)s->o.within : NEVER;
-    return write_ready_file(s);
+    GR_TRY(write_ready_file(s));
+    gr_joined_tell(); /* to a supervisor: what ends it from now on is no error of its command line */
+    return GR_OK;
 }
 
 /* ---- until a signal ---- */
@@ -446,7 +527,9 @@ static void pump_until_ended(struct serve *s)
         if (s->http.http != NULL) {
             wait_ms = sooner(wait_ms, ms_until(s->http.due_ns, now_ns));
         }
-        gr_hub_pump(s->hub, wait_ms, s->http.http != NULL ? s->http.poll_fd : s->children.signal_fd);
+        wait_ms = sooner(wait_ms, ms_until(s->keeper_due_ns, now_ns));
+        gr_hub_pump(s->hub, wait_ms, s->poll_fd);
+        s->keeper_due_ns = s->keeper != NULL ? gr_keeper_run(s->keeper, gr_clock_ns()) : NEVER;
         gr_serve_http_run(&s->http, s->draining, gr_clock_ns());
         watch_children(s);
         watch_times(s);
@@ -456,21 +539,36 @@ static void pump_until_ended(struct serve *s)
 static void finish(struct serve *s)
 {
     gr_out_place_remove(&s->ready);
+    if (s->desk != NULL) {
+        let_leave(s);
+    }
     gr_serve_http_close(&s->http);
     gr_hub_end(s->hub, &s->children, !s->at_once, GRACE_MS);
     gr_desk_destroy(s->desk);
+    gr_keeper_destroy(s->keeper);
+    if (s->poll_fd >= 0) {
+        close(s->poll_fd);
+    }
 }
 
 int gr_command_serve(int argc, char **argv)
 {
-    struct serve s = {.http.poll_fd = -1, .expect_end_ns = NEVER, .drain_end_ns = NEVER};
+    struct serve s = {.poll_fd = -1, .keeper_due_ns = NEVER, .expect_end_ns = NEVER, .drain_end_ns = NEVER};
     struct gr_yaml_config *yaml = NULL;
     gr_options_default(&s.o, GR_CMD_SERVE);
     int status = gr_options_load(&s.o, argc, argv, &yaml);
     if (status < 0 && s.o.make_key != NULL) {
         status = gr_key_make_file(s.o.make_key) == GR_OK ? 0 : 1;
     }
+    if (status < 0 && s.o.supervise && !gr_supervise_is_child()) {
+        status = gr_supervise_run(
+            &(struct gr_supervised){
+                .program = "graft", .verb = "serve", .name = "orchestrator", .rereads = gr_serve_http_has_files(&s.o)},
+            argc, argv);
+    }
     if (status < 0) {
+        gr_supervise_forget();
+        gr_joined_inherit();
         gr_log_place();
         const enum gr_status st = start(&s);
         if (st == GR_OK) {

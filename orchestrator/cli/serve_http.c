@@ -4,8 +4,6 @@
 #include "orchestrator/cli/plan.h"
 
 #include <stdio.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
 #define HTTP_ADDRESS "127.0.0.1:8000" /* where a model is named, and nothing said */
 
@@ -36,18 +34,6 @@ static enum gr_status choose_base(const struct gr_options *o, struct gr_wishes *
     run.disable_multi_token = o->disable_multi_token;
     GR_TRY(gr_plan_remote(&run, &plan));
     gr_wishes_copy(out, &plan.wishes);
-    return GR_OK;
-}
-
-static enum gr_status watch_both(struct gr_serve_http *h, int other_fd)
-{
-    struct epoll_event a = {.events = EPOLLIN}, b = {.events = EPOLLIN};
-    h->poll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (h->poll_fd < 0 || epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, gr_front_fd(h->front), &a) != 0 ||
-        epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, other_fd, &b) != 0) {
-        log_error("no descriptor could be had for the endpoint");
-        return GR_ELIMIT;
-    }
     return GR_OK;
 }
 
@@ -82,7 +68,7 @@ static struct gr_http_config config_of(const struct gr_serve_http *h, const stru
                                    .idle_ns = (uint64_t)o->http_idle_timeout};
 }
 
-static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o, const char *address, int other_fd)
+static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o, const char *address)
 {
     const struct gr_front_config front = {.ctx = h, .say = say, .leave = leave, .first_client = GR_CLIENT_MAX};
     const struct gr_served_config served = {
@@ -92,16 +78,15 @@ static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o,
     h->n_served = 1;
     GR_TRY(choose_base(o, &h->base));
     GR_TRY(gr_front_create(&front, &h->front));
-    GR_TRY(watch_both(h, other_fd));
     const struct gr_http_config c = config_of(h, o, address);
     return gr_http_create(&c, &h->http);
 }
 
 enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o, struct gr_orch *orch,
-                                  struct gr_desk *desk, int other_fd)
+                                  struct gr_desk *desk)
 {
     const char *address = address_of(o);
-    *h = (struct gr_serve_http){.desk = desk, .orch = orch, .due_ns = UINT64_MAX, .poll_fd = -1};
+    *h = (struct gr_serve_http){.desk = desk, .orch = orch, .due_ns = UINT64_MAX};
     if (address == NULL) {
         return GR_OK;
     }
@@ -110,10 +95,15 @@ enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_optio
                   address);
         return GR_EINVAL;
     }
-    GR_TRY(start(h, o, address, other_fd));
+    GR_TRY(start(h, o, address));
     fprintf(stderr, "serving %s at %s://%s/v1\n", h->served[0].name, o->tls_cert != NULL ? "https" : "http",
             gr_http_address(h->http));
     return GR_OK;
+}
+
+int gr_serve_http_fd(const struct gr_serve_http *h)
+{
+    return h->front != NULL ? gr_front_fd(h->front) : -1;
 }
 
 void gr_serve_http_want(struct gr_serve_http *h, uint32_t n_target, uint32_t n_draft)
@@ -199,11 +189,8 @@ void gr_serve_http_close(struct gr_serve_http *h)
     gr_front_end(h->front);
     gr_http_destroy(h->http);
     gr_front_destroy(h->front);
-    if (h->poll_fd >= 0) {
-        close(h->poll_fd);
-    }
     for (int i = 0; i < h->n_served; i++) {
         gr_served_close(&h->served[i]);
     }
-    *h = (struct gr_serve_http){.poll_fd = -1};
+    *h = (struct gr_serve_http){0};
 }

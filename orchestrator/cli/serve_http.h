@@ -21,16 +21,17 @@ struct gr_serve_http {
     struct gr_http *http;
     uint32_t n_target_wanted, n_draft_wanted; /* for it to be ready */
     uint64_t due_ns;                          /* gr_serve_http_run() is to be called then; UINT64_MAX */
-    int poll_fd;                              /* its requests, and other_fd; with http alone */
 };
 
 /* Does it read files that may change while it serves? */
 bool gr_serve_http_has_files(const struct gr_options *o);
 /* Reads them again, and says so, or why not. */
 void gr_serve_http_reload(struct gr_serve_http *h);
-/* By --http: opened where a model is named, unless it is off. other_fd: waited for beside its requests. */
+/* By --http: opened where a model is named, unless it is off. */
 GR_NODISCARD enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o,
-                                               struct gr_orch *orch, struct gr_desk *desk, int other_fd);
+                                               struct gr_orch *orch, struct gr_desk *desk);
+/* Readable when a request has come; -1: there is no endpoint. */
+int gr_serve_http_fd(const struct gr_serve_http *h);
 /* With so many workers it is ready. */
 void gr_serve_http_want(struct gr_serve_http *h, uint32_t n_target, uint32_t n_draft);
 /* Is this number one of its answers'? */

@@ -4,6 +4,7 @@
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/connect.h"
 #include "orchestrator/cli/listing.h"
+#include "orchestrator/cli/session_text.h"
 #include "orchestrator/cli/verbs.h"
 
 #include <inttypes.h>
@@ -33,6 +34,9 @@ static int show_one(const struct gr_listing *l, uint64_t id, bool json)
 static int show(struct gr_remote *r, const struct gr_options *o)
 {
     struct gr_listing l = {0};
+    if (o->text) {
+        return gr_session_text(r, o);
+    }
     int status = gr_remote_status(r, gr_listing_read(r, &l));
     if (status == 0) {
         status = show_one(&l, o->session, o->json);
@@ -81,7 +85,7 @@ static int purge(struct gr_remote *r, const struct gr_options *o)
 
 static const struct gr_verb verbs[] = {
     {"list", "session list", GR_CMD_LOOK, list, NULL},
-    {"show", "session show", GR_CMD_CLOSE, show, NULL},
+    {"show", "session show", GR_CMD_SHOW, show, NULL},
     {"open", "session open", GR_CMD_OPEN, NULL, gr_connect_open},
     {"send", "session send", GR_CMD_SEND, NULL, gr_connect_run},
     {"close", "session close", GR_CMD_CLOSE, close_one, NULL},

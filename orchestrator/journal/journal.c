@@ -6,6 +6,7 @@
 #include "orchestrator/journal/segment.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
@@ -235,6 +236,17 @@ static enum gr_status read_all(struct gr_journal *j, const struct gr_journal_con
     return st;
 }
 
+/* It hears no signals: they are the others'. */
+static bool start_thread(struct gr_journal *j)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = pthread_create(&j->thread, NULL, run, j) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
 static enum gr_status start(struct gr_journal *j, const struct gr_journal_config *c)
 {
     GR_TRY(gr_journal_folder_open(c->path, &j->folder));
@@ -243,7 +255,7 @@ static enum gr_status start(struct gr_journal *j, const struct gr_journal_config
     j->segment.dir = j->folder.fd;
     GR_TRY(begin_segment(j, j->folder.last_generation + 1, j->last_seq + 1));
     j->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    j->started = j->event_fd >= 0 && pthread_create(&j->thread, NULL, run, j) == 0;
+    j->started = j->event_fd >= 0 && start_thread(j);
     if (!j->started) {
         log_error("journal %s: no thread or no descriptor is left for it", c->path);
         return GR_EIO;

@@ -125,6 +125,26 @@ const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_
     return s->turn.transcript.token + s->turn.len;
 }
 
+const struct gr_transcript *gr_orch_text(const struct gr_orch *o, uint64_t session)
+{
+    const struct session *s = orch_find(o, session);
+    return s != NULL ? &s->turn.transcript : NULL;
+}
+
+bool gr_orch_fill_kept(const struct gr_orch *o, uint64_t session, struct gr_msg_kept *out)
+{
+    const struct session *s = orch_find(o, session);
+    if (s != NULL) {
+        out->epoch = s->epoch;
+        out->model_fingerprint = s->model.fingerprint;
+        out->turn = s->turn.number;
+        out->turn_base = s->turn.base;
+        out->turn_len = s->turn.len;
+        snprintf(out->numerics_id, sizeof(out->numerics_id), "%s", s->numerics_id);
+    }
+    return s != NULL;
+}
+
 static void describe(const struct session *s, uint64_t now_ns, struct gr_session_info *out)
 {
     *out = (struct gr_session_info){.id = s->id,

@@ -118,6 +118,9 @@ struct gr_orch_io {
     void (*on_closed)(void *ctx, uint64_t session, void *user, const char *why);
     /* The machine takes this worker as lost: drop its link, without telling the machine. May be NULL. */
     void (*drop)(void *ctx, uint32_t worker);
+    /* A target is to open the session: its epoch, and perhaps its model and numerics, are others than before. Also
+     * called from within the call that begins a turn. May be NULL. */
+    void (*on_placed)(void *ctx, uint64_t session, void *user);
     /* Reply to gr_orch_ping(). May be NULL. */
     void (*on_pong)(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong);
 };
@@ -166,6 +169,13 @@ const char *gr_orch_why(const struct gr_orch *o);
 const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64_t session);
 /* Generated tokens of the turn so far, those that are final. */
 const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out);
+
+/* Its text, of which the first gr_session_info.n_token are final; valid until the next call that may change it. NULL:
+ * there is no such session. */
+const struct gr_transcript *gr_orch_text(const struct gr_orch *o, uint64_t session);
+/* What a journal is to know of a session beside its text and wishes; owner and key are as they were. False: there is no
+ * such session. */
+bool gr_orch_fill_kept(const struct gr_orch *o, uint64_t session, struct gr_msg_kept *out);
 
 /* Over all sessions and workers, since the machine was created. */
 const struct gr_totals *gr_orch_totals(const struct gr_orch *o);

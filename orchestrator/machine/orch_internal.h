@@ -92,6 +92,8 @@ struct session_turn {
     struct gr_fallbacks fallbacks; /* of the session, for the log */
     bool is_open;                  /* the client waits for its end */
     bool has_run;                  /* it was at a target: for want of a slot it waits, and is not refused */
+    bool is_retold; /* clients may have seen more of it than the text has: it goes on only where that is computed again
+                     */
     enum gr_finish finish;
     char text[GR_MSG_TEXT_MAX];
     uint64_t idle_since_ns;

@@ -19,7 +19,8 @@ static bool has_generated(const struct gr_transcript *t)
 
 bool orch_same_numerics(const struct session *s, const struct gr_worker_info *target)
 {
-    return strcmp(s->numerics_id, target->numerics_id) == 0 || !has_generated(&s->turn.transcript);
+    const bool is_told = has_generated(&s->turn.transcript) || (s->turn.is_retold && s->numerics_id[0] != '\0');
+    return strcmp(s->numerics_id, target->numerics_id) == 0 || !is_told;
 }
 
 bool orch_is_taking(const struct worker *w)

@@ -57,7 +57,7 @@ uint32_t orch_n_queued(const struct gr_orch *o)
 static bool ask_the_same(const struct session *a, const struct session *b)
 {
     return a->request.tokenizer_fingerprint == b->request.tokenizer_fingerprint && a->model.bound == b->model.bound &&
-           a->model.fingerprint == b->model.fingerprint;
+           a->model.fingerprint == b->model.fingerprint && a->turn.is_retold == b->turn.is_retold;
 }
 
 /* Of many that queue for the same targets only the first that finds no slot is asked about. */

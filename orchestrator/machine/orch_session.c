@@ -103,6 +103,9 @@ static void send_open(struct gr_orch *o, struct session *s)
     orch_opening(s);
     orch_home_open_sent(s, m.open.wishes.want_draft);
     send_to(o, s->at.target, &m);
+    if (o->io.on_placed != NULL) {
+        o->io.on_placed(o->io.ctx, s->id, s->request.user);
+    }
 }
 
 void orch_note_numerics(struct session *s, const char *numerics_id)
@@ -121,6 +124,9 @@ void orch_open(struct gr_orch *o, struct session *s)
     const int target = orch_place_target(o, s);
     if (target < 0 || (s->request.wishes.queues && !orch_has_room(o, target))) {
         return;
+    }
+    if (s->turn.is_retold && !orch_same_numerics(s, &o->worker[target].info)) {
+        return; /* its own target may be on its way back */
     }
     if (at_context_limit(o, s, target)) {
         orch_end_turn(o, s, GR_FINISH_LENGTH, "");

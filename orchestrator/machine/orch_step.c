@@ -19,9 +19,10 @@ static const char *why_none_takes(const struct gr_orch *o, const struct session 
         drained = drained || (is_target && w->drained);
         leaving = leaving || (is_target && w->leaving);
     }
-    return drained   ? "; `graft worker list' tells which are drained"
-           : leaving ? "; the one that was here is to end"
-                     : "";
+    return s->turn.is_retold ? "; only its own numerics compute it again"
+           : drained         ? "; `graft worker list' tells which are drained"
+           : leaving         ? "; the one that was here is to end"
+                             : "";
 }
 
 static void give_turn_up(struct gr_orch *o, struct session *s)

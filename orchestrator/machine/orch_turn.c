@@ -15,7 +15,7 @@ void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t
     t->len = t->transcript.len;
     t->n_fallback = t->n_reopen = 0;
     t->is_open = true;
-    t->has_run = false;
+    t->has_run = t->is_retold = false;
     t->begun_ns = now_ns;
     t->shown_ns = 0;
     t->wait_since_ns = 0;
@@ -30,7 +30,7 @@ void orch_turn_restore(struct session *s, uint32_t number, uint32_t base, uint32
     s->turn.number = number;
     s->turn.base = base;
     s->turn.len = len;
-    s->turn.has_run = true;
+    s->turn.has_run = s->turn.is_retold = true;
 }
 
 void orch_turn_arrived(struct session *s, uint64_t arrival, uint64_t tag)

@@ -4,7 +4,7 @@
 #include "common/process/program.h"
 #include "draft_worker/worker.h"
 #include "common/base/device.h"
-#include "transport/worker/supervise.h"
+#include "common/process/supervise.h"
 #include "transport/worker/worker_options.h"
 #include "transport/worker/worker_io.h"
 
@@ -42,7 +42,7 @@ int main(int argc, char **argv)
     gr_program_begin();
     gr_joined_inherit();
     if (gr_supervise_wanted(argc, argv)) {
-        return gr_supervise_run("draft", argc, argv);
+        return gr_supervise_run(&(struct gr_supervised){.program = "graft-draft", .name = "draft worker"}, argc, argv);
     }
     const int status = gr_worker_options_read(&options, GR_CMD_DRAFT, argc, argv);
     if (status >= 0) {

@@ -11,7 +11,7 @@
 #include "draft_worker/worker.h"
 #include "common/base/device.h"
 #include "target_worker/worker.h"
-#include "transport/worker/supervise.h"
+#include "common/process/supervise.h"
 #include "transport/worker/worker_options.h"
 #include "transport/worker/worker_io.h"
 
@@ -145,7 +145,8 @@ int main(int argc, char **argv)
         gr_log_init(gr_ranks_role(&ranks, "target"));
     }
     if (!follows && gr_supervise_wanted(argc, argv)) {
-        return gr_supervise_run("target", argc, argv);
+        return gr_supervise_run(&(struct gr_supervised){.program = "graft-target", .name = "target worker"}, argc,
+                                argv);
     }
     const int status = gr_worker_options_read(&options, GR_CMD_TARGET, argc, argv);
     if (status >= 0) {

@@ -4,6 +4,7 @@
 #include "common/base/session_id.h"
 #include "orchestrator/machine/place_set.h"
 #include "orchestrator/machine/session_index.h"
+#include "orchestrator/machine/transcript.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@
 /* A session that a client opened. The machine's user pointer. */
 struct session {
     bool used, opened, in_turn, keep_open;
-    bool cut; /* its client has ended the turn: FINISHED says so */
+    bool cut;    /* its client has ended the turn: FINISHED says so */
+    bool unkept; /* the journal did not take the beginning of its turn: it ends */
     uint64_t session;
     uint32_t client; /* whose turn it is; NOBODY */
     uint32_t closer; /* who waits for CLOSED; NOBODY */
@@ -27,7 +29,9 @@ struct gr_desk {
     struct gr_desk_io io;
     bool draining;
     struct gr_desk_clients clients;
-    uint32_t *generation; /* of each client number: replies to one that is gone reach no other */
+    uint32_t asking;            /* the client whose message is being worked on; NOBODY */
+    const struct gr_msg *begun; /* OPEN or APPEND of the turn that is beginning, as it is journalled; NULL */
+    uint32_t *generation;       /* of each client number: replies to one that is gone reach no other */
     struct session session[N_SESSION];
     struct gr_place_set vacant;    /* of these those that are not used */
     struct gr_session_index index; /* the others by their numbers, which those that are being opened have not yet */
@@ -41,8 +45,11 @@ enum gr_status gr_desk_create(struct gr_orch *orch, const struct gr_desk_clients
         log_error("out of memory");
         return GR_ENOMEM;
     }
-    *d = (struct gr_desk){
-        .orch = orch, .io = *io, .clients = *clients, .generation = calloc(clients->n, sizeof(*d->generation))};
+    *d = (struct gr_desk){.orch = orch,
+                          .io = *io,
+                          .clients = *clients,
+                          .asking = NOBODY,
+                          .generation = calloc(clients->n, sizeof(*d->generation))};
     if (d->generation == NULL || !gr_place_set_create(&d->vacant, N_SESSION) ||
         !gr_session_index_create(&d->index, N_SESSION)) {
         log_error("out of memory");
@@ -87,21 +94,84 @@ static void send_error(const struct gr_desk *d, uint32_t client, uint64_t sessio
     send_to(d, client, &m);
 }
 
-static void send_opened(struct gr_desk *d, struct session *s, uint64_t now_ns)
+static void send_opened(const struct gr_desk *d, const struct session *s, uint64_t session, uint64_t now_ns)
 {
     struct gr_session_info info = {0};
-    (void)gr_orch_session_info(d->orch, s->session, now_ns, &info);
-    s->opened = true;
+    (void)gr_orch_session_info(d->orch, session, now_ns, &info);
     send_to(d, s->client,
             &(struct gr_msg){.type = GR_MSG_OPENED,
-                             .session = s->session,
+                             .session = session,
                              .opened = {.epoch = info.epoch, .usable_len = info.n_token, .turn = info.turn}});
+}
+
+/* ---- what is journalled ---- */
+
+static void hold(const struct gr_desk *d, uint32_t client)
+{
+    if (client != NOBODY) {
+        d->io.keeper.hold(d->io.keeper.ctx, client);
+    }
+}
+
+/* False: it was not written. s: whose clients, beside the one that asks, are told of it; NULL: nobody's. */
+static bool note(const struct gr_desk *d, const struct session *s, const struct gr_msg *m)
+{
+    if (d->io.keeper.note == NULL) {
+        return true;
+    }
+    const bool noted = d->io.keeper.note(d->io.keeper.ctx, m);
+    hold(d, d->asking);
+    if (s != NULL) {
+        hold(d, s->client);
+        hold(d, s->closer);
+    }
+    return noted;
+}
+
+static bool note_placed(const struct gr_desk *d, const struct session *s, uint64_t session)
+{
+    return note(d, s, &(struct gr_msg){.type = GR_MSG_KEPT, .session = session});
+}
+
+static bool note_begun(const struct gr_desk *d, const struct session *s, uint64_t session)
+{
+    struct gr_msg m;
+    if (d->begun == NULL || d->io.keeper.note == NULL) {
+        return true;
+    }
+    m = *d->begun;
+    m.session = session;
+    return note(d, s, &m) && note_placed(d, s, session);
 }
 
 static struct session *find(struct gr_desk *d, uint64_t session)
 {
     const int place = gr_session_index_find(&d->index, session);
     return place >= 0 ? &d->session[place] : NULL;
+}
+
+/* Its turn has begun: its client is told so when that is journalled. */
+static void tell_begun(struct gr_desk *d, struct session *s, uint64_t session, uint64_t now_ns)
+{
+    s->opened = true;
+    if (note_begun(d, s, session)) {
+        send_opened(d, s, session, now_ns);
+        return;
+    }
+    send_error(d, s->client, d->begun->session, GR_EIO,
+               "the journal could not take the turn; the server's log says why");
+    s->unkept = true;
+    s->client = NOBODY;
+}
+
+/* The call that began its turn returns, and it is not over. */
+static void begin(struct gr_desk *d, struct session *s, uint64_t session, uint64_t now_ns)
+{
+    tell_begun(d, s, session, now_ns);
+    if (s->unkept) {
+        enum gr_status st = gr_orch_close(d->orch, session);
+        (void)st; /* it is there */
+    }
 }
 
 /* ---- sessions come and go ---- */
@@ -162,10 +232,13 @@ static bool may_have_turns(const struct gr_desk *d, uint32_t client, uint64_t se
 /* False: this orchestrator takes no turns any more, and has said so. */
 static bool takes_turns(const struct gr_desk *d, uint32_t client, uint64_t session)
 {
+    const char *refused = d->io.keeper.refuses != NULL ? d->io.keeper.refuses(d->io.keeper.ctx) : NULL;
     if (d->draining) {
         send_error(d, client, session, GR_EDRAINING, draining_text);
+    } else if (refused != NULL) {
+        send_error(d, client, session, GR_EIO, refused);
     }
-    return !d->draining;
+    return !d->draining && refused == NULL;
 }
 
 /* NULL: may be tried; else what is wrong with it. The target checks what only it knows. */
@@ -196,16 +269,19 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     *s = (struct session){
         .used = true, .in_turn = true, .keep_open = m->open.wishes.keep_open, .client = client, .closer = NOBODY};
     fill_request(&q, &m->open, s);
+    struct gr_msg begun = *m;
+    begun.open.epoch = 1;
+    gr_wishes_copy(&begun.open.wishes, &q.wishes);
+    d->begun = &begun;
     const enum gr_status st = gr_orch_submit(d->orch, &q, now_ns, &session);
     if (st != GR_OK) {
         release(d, s);
         send_error(d, client, 0, st, gr_orch_why(d->orch));
-        return;
-    }
-    if (s->used && !s->opened) { /* else it is over already, and the client knows */
+    } else if (s->used && !s->opened) { /* else it is over already, and the client knows */
         give_number(d, s, session);
-        send_opened(d, s, now_ns);
+        begin(d, s, session, now_ns);
     }
+    d->begun = NULL;
 }
 
 static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
@@ -238,13 +314,15 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
     s->client = client;
     s->in_turn = true;
     s->opened = s->cut = false;
+    d->begun = m;
     const enum gr_status st = gr_orch_append(d->orch, m->session, &t, now_ns);
     if (st != GR_OK) {
         *s = before;
         send_error(d, client, m->session, st, gr_orch_why(d->orch));
     } else if (s->used && !s->opened) {
-        send_opened(d, s, now_ns);
+        begin(d, s, m->session, now_ns);
     }
+    d->begun = NULL;
 }
 
 enum gr_status gr_desk_restore(struct gr_desk *d, const struct gr_restored_session *r, uint64_t now_ns)
@@ -269,8 +347,8 @@ enum gr_status gr_desk_restore(struct gr_desk *d, const struct gr_restored_sessi
     return GR_OK;
 }
 
-static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t session, enum gr_finish finish, bool cut,
-                          const char *text)
+static struct gr_msg finished(const struct gr_desk *d, uint64_t session, enum gr_finish finish, bool cut,
+                              const char *text)
 {
     struct gr_session_info info = {0}; /* of a session that is gone, nothing is left */
     (void)gr_orch_session_info(d->orch, session, 0, &info);
@@ -284,7 +362,18 @@ static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t ses
                                     .cut = cut}};
     snprintf(m.finished.text, sizeof(m.finished.text), "%s", text);
     memcpy(m.finished.undrafted, info.undrafted, sizeof(info.undrafted));
-    send_to(d, client, &m);
+    return m;
+}
+
+/* Journalled, and then told. */
+static void tell_finished(const struct gr_desk *d, const struct session *s, uint32_t client, struct gr_msg *m)
+{
+    if (!note(d, s, m)) {
+        m->finished.finish = GR_FINISH_ERROR;
+        snprintf(m->finished.text, sizeof(m->finished.text),
+                 "the journal could not take the turn's end: a server that is started again on it has the turn go on");
+    }
+    send_to(d, client, m);
 }
 
 /* Every TRUNCATE is answered: by the FINISHED of its turn, by another one where the turn's end and it have crossed, or
@@ -313,13 +402,23 @@ static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg 
     enum gr_status st = gr_orch_stop(d->orch, m->session, m->truncate.turn, n_keep, GR_FINISH_STOP);
     (void)st; /* what could be refused was looked at above */
     if (!ends_turn) {
-        send_finished(d, client, m->session, GR_FINISH_STOP, true, "");
+        struct gr_msg end = finished(d, m->session, GR_FINISH_STOP, true, "");
+        if (is_here) {
+            tell_finished(d, s, client, &end);
+        } else {
+            send_to(d, client, &end);
+        }
     }
 }
 
 static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
 {
     struct session *s = find(d, m->session);
+    const struct gr_msg closed = {.type = GR_MSG_CLOSED, .session = m->session};
+    if (s == NULL && d->io.keeper.note != NULL && note(d, NULL, &closed)) { /* its answer could still be read */
+        send_to(d, client, &closed);
+        return;
+    }
     if (s == NULL || s->closer != NOBODY) {
         char text[GR_MSG_TEXT_MAX];
         snprintf(text, sizeof(text),
@@ -411,6 +510,37 @@ static void on_list(const struct gr_desk *d, uint32_t client, uint64_t now_ns)
     send_to(d, client, &end);
 }
 
+/* Of a session in its turn the machine knows more than the journal; of one that is over, the journal alone knows. */
+static const char *read_text(const struct gr_desk *d, uint64_t session, struct gr_msg *out)
+{
+    struct gr_session_info info;
+    const bool is_here = gr_orch_session_info(d->orch, session, 0, &info);
+    const bool in_turn = is_here && info.state != GR_SESSION_IDLE;
+    if (!in_turn && d->io.keeper.read != NULL) {
+        return d->io.keeper.read(d->io.keeper.ctx, session, out);
+    }
+    if (!is_here) {
+        return "no such session is open here; `graft session list' tells which are";
+    }
+    out->read_text.epoch = info.epoch;
+    out->read_text.turn = info.turn;
+    out->read_text.turn_len = GR_MIN(info.turn_len, info.n_token);
+    out->read_text.in_turn = in_turn;
+    out->read_text.ids = (struct gr_msg_ids){.p = gr_orch_text(d->orch, session)->token, .n = info.n_token};
+    return NULL;
+}
+
+static void on_read(const struct gr_desk *d, uint32_t client, const struct gr_msg *m)
+{
+    struct gr_msg reply = {.type = GR_MSG_TEXT, .session = m->session};
+    const char *wrong = read_text(d, m->session, &reply);
+    if (wrong != NULL) {
+        send_error(d, client, m->session, GR_ENOTFOUND, wrong);
+    } else {
+        send_to(d, client, &reply);
+    }
+}
+
 /* Session 0: all that have a view. */
 static void on_refresh(const struct gr_desk *d, uint32_t client, const struct gr_msg *m)
 {
@@ -421,6 +551,12 @@ static void on_refresh(const struct gr_desk *d, uint32_t client, const struct gr
     } else {
         send_to(d, client, &reply);
     }
+}
+
+static void on_purge(const struct gr_desk *d, uint32_t client)
+{
+    const uint32_t n = gr_orch_purge(d->orch);
+    send_to(d, client, &(struct gr_msg){.type = GR_MSG_PURGED, .purged = {.n_session = n}});
 }
 
 /* How many sessions are still in a turn with the worker is told. */
@@ -461,9 +597,8 @@ static void on_ping(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     }
 }
 
-enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+static enum gr_status take_msg(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
-    GR_ASSERT(client < d->clients.n);
     switch (m->type) {
     case GR_MSG_OPEN:
         on_open(d, client, m, now_ns);
@@ -477,11 +612,14 @@ enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct g
     case GR_MSG_CLOSE:
         on_close(d, client, m);
         return GR_OK;
+    case GR_MSG_READ:
+        on_read(d, client, m);
+        return GR_OK;
     case GR_MSG_REFRESH:
         on_refresh(d, client, m);
         return GR_OK;
     case GR_MSG_PURGE:
-        send_to(d, client, &(struct gr_msg){.type = GR_MSG_PURGED, .purged = {.n_session = gr_orch_purge(d->orch)}});
+        on_purge(d, client);
         return GR_OK;
     case GR_MSG_LIST:
         on_list(d, client, now_ns);
@@ -505,6 +643,15 @@ enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct g
     return GR_EPROTO;
 }
 
+enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    GR_ASSERT(client < d->clients.n);
+    d->asking = client;
+    const enum gr_status st = take_msg(d, client, m, now_ns);
+    d->asking = NOBODY;
+    return st;
+}
+
 void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
 {
     d->generation[client]++;
@@ -522,6 +669,9 @@ void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
             }
         }
     }
+    if (d->io.keeper.forget != NULL) {
+        d->io.keeper.forget(d->io.keeper.ctx, client);
+    }
 }
 
 void gr_desk_fail_turns(struct gr_desk *d, const char *why)
@@ -529,9 +679,23 @@ void gr_desk_fail_turns(struct gr_desk *d, const char *why)
     for (int i = 0; i < N_SESSION; i++) {
         struct session *s = &d->session[i];
         if (s->used && s->in_turn) {
-            send_finished(d, s->client, s->session, GR_FINISH_ERROR, s->cut, why);
+            struct gr_msg m = finished(d, s->session, GR_FINISH_ERROR, s->cut, why);
+            tell_finished(d, s, s->client, &m);
             s->in_turn = false;
             s->client = NOBODY;
+        }
+    }
+}
+
+void gr_desk_fail_client(struct gr_desk *d, uint32_t client, const char *why)
+{
+    for (int i = 0; i < N_SESSION; i++) {
+        struct session *s = &d->session[i];
+        if (s->used && s->client == client) {
+            send_error(d, client, s->session, GR_EIO, why);
+            s->client = NOBODY;
+            enum gr_status st = gr_orch_close(d->orch, s->session);
+            (void)st; /* it is in its turn */
         }
     }
 }
@@ -551,9 +715,10 @@ void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish fi
     struct session *s = user;
     give_number(d, s, session);
     if (!s->opened) { /* it ended within the call that began it */
-        send_opened(d, s, 0);
+        tell_begun(d, s, session, 0);
     }
-    send_finished(d, s->client, session, finish, s->cut, text);
+    struct gr_msg m = finished(d, session, finish, s->cut, text);
+    tell_finished(d, s, s->client, &m);
     s->in_turn = false;
     s->client = NOBODY;
     if (!s->keep_open) {
@@ -564,9 +729,25 @@ void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish fi
 void gr_desk_on_closed(void *desk, uint64_t session, void *user, const char *why)
 {
     struct session *s = user;
+    const struct gr_msg m = {.type = GR_MSG_CLOSED, .session = session};
+    const bool is_gone = s->keep_open || s->closer != NOBODY; /* else its answer can be read for a while */
     (void)why;
-    send_to(desk, s->closer, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = session});
+    if (is_gone && !note(desk, s, &m)) {
+        send_error(desk, s->closer, session, GR_EIO,
+                   "the session is closed, but the journal could not take that: a server that is started again on it "
+                   "has the session again");
+    } else {
+        send_to(desk, s->closer, &m);
+    }
     release(desk, s);
+}
+
+void gr_desk_on_placed(void *desk, uint64_t session, void *user)
+{
+    const struct session *s = user;
+    if (s->opened) { /* else the beginning of its turn is not journalled yet */
+        (void)note_placed(desk, s, session);
+    }
 }
 
 void gr_desk_on_pong(void *desk, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)

@@ -10,11 +10,27 @@
 
 struct gr_desk;
 
+/* Where sessions are journalled (keeper.h). All zero: nowhere. */
+struct gr_desk_keeper {
+    void *ctx;
+    /* Why no turn may begin; NULL: one may. */
+    const char *(*refuses)(void *ctx);
+    /* What is to be told of a session: OPEN and APPEND when its turn has begun, KEPT when a target is to open it,
+     * FINISHED, CLOSED. False: it was not written, or the session is not known. */
+    bool (*note)(void *ctx, const struct gr_msg *m);
+    /* All that the client is told from now on leaves when what was noted is durable. */
+    void (*hold)(void *ctx, uint32_t client);
+    void (*forget)(void *ctx, uint32_t client); /* it is gone */
+    /* Fills TEXT, borrowing what it points at. Returns what is wrong; NULL: nothing. */
+    const char *(*read)(void *ctx, uint64_t session, struct gr_msg *out);
+};
+
 struct gr_desk_io {
     void *ctx;
     void (*send)(void *ctx, uint32_t client, const struct gr_msg *m);
     /* A client has asked the orchestrator to end. NULL: that is no client's to ask. */
     void (*on_stop)(void *ctx);
+    struct gr_desk_keeper keeper;
 };
 
 /* Numbers below n are clients; those from look_begin to below look_end may ask for everything but turns. */
@@ -37,10 +53,14 @@ GR_NODISCARD enum gr_status gr_desk_restore(struct gr_desk *d, const struct gr_r
 GR_NODISCARD enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
 void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client);
 
+/* What this client was to be told is lost: its turns end with an error, and it is told why. */
+void gr_desk_fail_client(struct gr_desk *d, uint32_t client, const char *why);
+
 /* The machine's events; ctx is the desk. */
 void gr_desk_on_report(void *desk, uint64_t session, void *user, const struct gr_msg *m);
 void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish finish, const char *text);
 void gr_desk_on_closed(void *desk, uint64_t session, void *user, const char *why);
+void gr_desk_on_placed(void *desk, uint64_t session, void *user);
 void gr_desk_on_pong(void *desk, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong);
 
 /* The orchestrator ends because of an error: every client whose turn runs is told why. */

@@ -421,6 +421,13 @@ static void fwd_closed(void *ctx, uint64_t session, void *user, const char *why)
         h->config.io.on_closed(h->config.io.ctx, session, user, why);
     }
 }
+static void fwd_placed(void *ctx, uint64_t session, void *user)
+{
+    const struct gr_hub *h = ctx;
+    if (h->config.io.on_placed != NULL) {
+        h->config.io.on_placed(h->config.io.ctx, session, user);
+    }
+}
 static void fwd_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
 {
     const struct gr_hub *h = ctx;
@@ -465,6 +472,7 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
                                   .on_done = fwd_done,
                                   .on_closed = fwd_closed,
                                   .drop = drop,
+                                  .on_placed = fwd_placed,
                                   .on_pong = fwd_pong};
     enum gr_status st = gr_link_watch_create(&h->watch, N_LINK);
     if (st == GR_OK) {

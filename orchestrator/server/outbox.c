@@ -97,6 +97,12 @@ enum gr_status gr_outbox_put(struct gr_outbox *o, uint32_t client, const struct 
     return GR_OK;
 }
 
+void gr_outbox_wait(struct gr_outbox *o, uint32_t client, uint64_t seq)
+{
+    GR_ASSERT(client < o->n_client);
+    o->last_seq[client] = GR_MAX(seq, o->last_seq[client]);
+}
+
 static void send_held(struct gr_outbox *o, const struct held *h)
 {
     struct gr_msg m;

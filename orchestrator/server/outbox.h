@@ -21,6 +21,8 @@ void gr_outbox_destroy(struct gr_outbox *o);
 /* Sends it once the record seq is durable, 0: of none, and all that the client was to get before it has left. Logged:
  * GR_ELIMIT: too much is held; GR_ENOMEM. Then the client has lost a message, and is to be cut off. */
 GR_NODISCARD enum gr_status gr_outbox_put(struct gr_outbox *o, uint32_t client, const struct gr_msg *m, uint64_t seq);
+/* The same of all that the client is told from now on, until the record is durable. */
+void gr_outbox_wait(struct gr_outbox *o, uint32_t client, uint64_t seq);
 /* Records up to this one are durable: what waited for them leaves. */
 void gr_outbox_synced(struct gr_outbox *o, uint64_t seq);
 /* The client is gone, or is told nothing of what is held any more; the number is free for another one. */

@@ -66,7 +66,7 @@ ROOMS = {
                       "target_worker/machine", "target_worker/policy"],
     "draft_worker/compute": [*RULES, "model", "draft_worker/machine", "draft_worker/tree"],
     "draft_worker": ["common/base", *MODEL, "transport", "transport/worker", "draft_worker/compute", "draft_worker/machine"],
-    "orchestrator/server": ["common/base", "common/process", "common/protocol", "orchestrator/machine", "transport",
+    "orchestrator/server": ["common/base", "common/process", "common/protocol", "orchestrator/journal", "orchestrator/ledger", "orchestrator/machine", "transport",
                             "transport/connect"],
     # An answer's tokens and text, and what a request asks of them.
     "orchestrator/answer": [*PROTOCOL, "common/options", "model/chat", "model/files", "model/tokenizer"],

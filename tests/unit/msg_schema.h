@@ -167,6 +167,7 @@ static const struct field {
     {"turn_len", U32, UINT32_MAX},
     {"owner", U64, 0},
     {"idempotency_key", STR, 256},
+    {"in_turn", U32, 1},
 };
 #define N_FIELD ((int)GR_ARRAY_LEN(field))
 
@@ -227,6 +228,8 @@ static const struct schema {
     {GR_MSG_MEMBER, "MEMBER", " incarnation host rank n_rank version runs ", " address host_id gpu "},
     {GR_MSG_KEPT, "KEPT", " session epoch turn turn_base turn_len ",
      " model_fingerprint numerics_id owner idempotency_key "},
+    {GR_MSG_READ, "READ", " session ", " "},
+    {GR_MSG_TEXT, "TEXT", " session epoch turn turn_len ids ", " in_turn finish text "},
 };
 #define N_TYPE ((int)GR_ARRAY_LEN(schema))
 

@@ -82,6 +82,11 @@ static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns
 
 struct world *make(const struct gr_orch_config *config)
 {
+    return make_with(config, NULL);
+}
+
+struct world *make_with(const struct gr_orch_config *config, void (*on_placed)(void *ctx, uint64_t session, void *user))
+{
     struct world *w = calloc(1, sizeof(*w));
     assert_non_null(w);
     const struct gr_orch_io io = {.ctx = w,
@@ -91,6 +96,7 @@ struct world *make(const struct gr_orch_config *config)
                                   .on_done = on_done,
                                   .on_closed = on_closed,
                                   .drop = on_drop,
+                                  .on_placed = on_placed,
                                   .on_pong = on_pong};
     assert_int_equal(gr_orch_create(&io, &w->orch), GR_OK);
     if (config != NULL) {

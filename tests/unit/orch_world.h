@@ -50,6 +50,9 @@ struct world {
 struct gr_turn_request turn_of(const int32_t *ids, uint32_t n);
 
 struct world *make(const struct gr_orch_config *config);
+/* on_placed: its ctx is the world. */
+struct world *make_with(const struct gr_orch_config *config,
+                        void (*on_placed)(void *ctx, uint64_t session, void *user));
 
 void destroy(struct world *w);
 

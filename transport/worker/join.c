@@ -9,7 +9,7 @@
 #include "transport/connect/secrecy.h"
 #include "transport/connect/reach.h"
 #include "transport/own.h"
-#include "transport/worker/supervise.h"
+#include "common/process/supervise.h"
 
 #include <limits.h>
 #include <stdio.h>

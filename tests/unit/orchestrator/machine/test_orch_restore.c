@@ -133,14 +133,35 @@ static void test_turn_that_is_over(void **state)
 static void test_other_numerics(void **state)
 {
     (void)state;
-    const struct gr_orch_config config = {.require_same_numerics = true};
+    const struct gr_orch_config config = {.queue_timeout_ns = GR_S};
     struct world *w = make(&config);
     struct past p;
     fill(&p, true);
     p.r.numerics_id = "cuda";
     restore(w, &p);
     join_target(w);
-    assert_true(w->n_done + w->n_closed >= 1 && w->finish == GR_FINISH_ERROR && w->n_sent == 0);
+    (void)gr_orch_step(w->orch, w->now_ns);
+    assert_true(w->n_done == 0 && w->n_sent == 0); /* its own may come back */
+    w->now_ns += 2 * GR_S;
+    (void)gr_orch_step(w->orch, w->now_ns);
+    assert_true(w->n_done == 1 && w->finish == GR_FINISH_ERROR && w->n_sent == 0);
+    assert_non_null(strstr(w->text, "its own numerics"));
+    end(w, &p);
+}
+
+/* Nothing was told of a turn that no target has had. */
+static void test_no_numerics(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    struct past p;
+    fill(&p, true);
+    gr_transcript_cut(&p.text, 3);
+    p.r.numerics_id = "";
+    restore(w, &p);
+    join_target(w);
+    (void)gr_orch_step(w->orch, w->now_ns);
+    expect(w, TARGET, GR_MSG_OPEN);
     end(w, &p);
 }
 
@@ -184,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_turn_where_a_target_is),
         cmocka_unit_test(test_turn_that_is_over),
         cmocka_unit_test(test_other_numerics),
+        cmocka_unit_test(test_no_numerics),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_new_ids),
     };

@@ -1,4 +1,4 @@
-#include "transport/worker/supervise.h"
+#include "common/process/supervise.h"
 
 #include "common/process/children.h"
 #include "common/process/joined.h"
@@ -22,6 +22,11 @@ bool gr_supervise_is_child(void)
     return getenv(SUPERVISED_VARIABLE) != NULL;
 }
 
+void gr_supervise_forget(void)
+{
+    unsetenv(SUPERVISED_VARIABLE);
+}
+
 static bool is_flag(const char *arg)
 {
     return strcmp(arg, "--supervise") == 0;
@@ -37,13 +42,13 @@ bool gr_supervise_wanted(int argc, char **argv)
     return false;
 }
 
-static enum gr_status start(struct gr_children *c, const char *name, int argc, char **argv)
+static enum gr_status start(struct gr_children *c, const struct gr_supervised *what, int argc, char **argv)
 {
-    char program[32], role[32];
-    snprintf(program, sizeof(program), "graft-%s", name);
-    snprintf(role, sizeof(role), "%s worker", name);
-    const char *child[GR_CHILD_ARG_MAX + 1] = {gr_program_sibling(program)};
+    const char *child[GR_CHILD_ARG_MAX + 1] = {gr_program_sibling(what->program)};
     int n = 1, index = 0;
+    if (what->verb != NULL) {
+        child[n++] = what->verb;
+    }
     for (int i = 1; i < argc; i++) {
         if (is_flag(argv[i])) {
             continue;
@@ -55,13 +60,16 @@ static enum gr_status start(struct gr_children *c, const char *name, int argc, c
         child[n++] = argv[i];
     }
     gr_program_hear_drains();
+    if (what->rereads) {
+        gr_program_reload_by_hangup();
+    }
     GR_TRY(gr_children_init(c, NULL));
-    return gr_children_start(c, role, child, &rule, &index);
+    return gr_children_start(c, what->name, child, &rule, &index);
 }
 
 struct supervisor {
     struct gr_children children;
-    bool leaving;     /* the worker has been told to end or to drain: its next end is the last */
+    bool leaving;     /* the child has been told to end or to drain: its next end is the last */
     bool told_to_end; /* by a signal of which a second one ends it at once */
 };
 
@@ -69,6 +77,10 @@ struct supervisor {
 static int hand_on(struct supervisor *s, int signal_number)
 {
     const bool ends = !gr_program_drained_by(signal_number);
+    if (gr_program_reloaded_by(signal_number)) {
+        gr_children_signal(&s->children, signal_number);
+        return -1;
+    }
     const bool at_once = ends && s->told_to_end;
     s->leaving = true;
     s->told_to_end = s->told_to_end || ends;
@@ -96,12 +108,12 @@ static int handle(struct supervisor *s)
     return its;
 }
 
-int gr_supervise_run(const char *name, int argc, char **argv)
+int gr_supervise_run(const struct gr_supervised *what, int argc, char **argv)
 {
     struct supervisor s = {0};
     setenv(SUPERVISED_VARIABLE, "1", 1);
     gr_log_place();
-    if (start(&s.children, name, argc, argv) != GR_OK) {
+    if (start(&s.children, what, argc, argv) != GR_OK) {
         return 1;
     }
     int status = -1;

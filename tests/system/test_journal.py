@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Sessions outlive the orchestrator: what a journal has is there again, and what was told stays true.
+
+usage: test_journal.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import contextlib
+import json
+import os
+import signal
+import time
+
+from harness import DRAFT, TARGET, alive, case, children, generate, main, run, wait_for
+from served import FIXED, UNKNOWN, Folder, Serve, free_port, one_line, worker
+
+PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
+
+
+def plain(prompt, tokens, *args):
+    return generate("--prompt", prompt, "--ignore-eos", "--max-tokens", str(tokens), "--method", "none", *args)["token_ids"]
+
+
+class Kept(Serve):
+    """A server with a journal, at a port that it keeps, under a supervisor; its workers are started by hand."""
+
+    def __init__(self, *args, folder=None, supervise=True, port=None):
+        folder = folder or Folder()
+        self.journal = folder.path("journal")
+        self.port = port or free_port()
+        super().__init__("--journal", self.journal, *(("--supervise",) if supervise else ()), *args, spawn=False,
+                         control=f"127.0.0.1:{self.port}", folder=folder)
+
+    def server(self):
+        """The process that serves."""
+        return self.child("graft")
+
+    def kill(self):
+        """Ends with another process serving, unless nobody starts one."""
+        old = self.server()
+        os.kill(old, signal.SIGKILL)
+        wait_for(lambda: self.server() not in (0, old))
+        wait_for(lambda: self.ask_now("session", "list").returncode == 0)
+
+    def ask_now(self, *args):
+        return run(*args, env=self.env())
+
+    def text(self, session):
+        return json.loads(self.graft("session", "show", session, "--text", "--json").stdout)
+
+    def text_when_over(self, session):
+        wait_for(lambda: self.text(session)["finish_reason"] != "running", 60)
+        return self.text(session)
+
+
+@contextlib.contextmanager
+def served(*args, draft=True, workers=(), **kw):
+    with contextlib.ExitStack() as stack:
+        s = stack.enter_context(Kept(*args, **kw))
+        stack.enter_context(worker("graft-target", s.folder, s.address, "--rejoin-timeout", "60", *workers))
+        if draft:
+            stack.enter_context(worker("graft-draft", s.folder, s.address, "--target", TARGET, "--rejoin-timeout", "60",
+                                       model=DRAFT))
+        s.wait(*(("--draft", DRAFT) if draft else ()))
+        yield s
+
+
+@case
+def an_idle_session_is_there_again_and_goes_on():
+    with served() as s:
+        first = s.graft("session", "open", "--model", TARGET, "--prompt", PROMPTS[0], "--max-tokens", "20").stdout.strip()
+        s.kill()
+        assert [x["id"] for x in s.sessions()] == [first], s.sessions()
+        one = json.loads(s.graft("session", "send", first, "--json", "--model", TARGET, "--prompt", "\nclass A:", "--max-tokens",
+                                 "20").stdout)
+        again = s.graft("session", "open", "--model", TARGET, "--prompt", PROMPTS[0], "--max-tokens", "20").stdout.strip()
+        two = json.loads(s.graft("session", "send", again, "--json", "--model", TARGET, "--prompt", "\nclass A:", "--max-tokens",
+                                 "20").stdout)
+        assert one["token_ids"] == two["token_ids"], (one, two)
+        s.graft("session", "close", first)
+        s.kill()
+        assert [x["id"] for x in s.sessions()] == [again], s.sessions()
+        gone = s.ask_now("session", "show", first, "--text", "--json")
+        assert gone.returncode == 1 and "no answer of it is kept" in gone.stderr, gone.stderr
+
+
+@case
+def turns_go_on_and_can_be_read_when_they_are_over():
+    want = {p: plain(p, 600) for p in PROMPTS}
+    with served() as s:
+        clients = {p: s.start(*FIXED, prompt=p, tokens=600) for p in PROMPTS}
+        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 20]) == 4)
+        before = {x["id"] for x in s.sessions()}
+        s.kill()
+        for c in clients.values():
+            _, err = c.communicate(timeout=60)
+            assert c.returncode == 1 and "orchestrator" in err, err
+        got = [s.text_when_over(x) for x in before]
+        assert all(x["finish_reason"] == "length" and x["error"] == "" for x in got), got
+        assert sorted(x["token_ids"] for x in got) == sorted(want.values()), [len(x["token_ids"]) for x in got]
+        s.kill()  # an answer that is over is still there
+        assert s.text(got[0]["session"])["token_ids"] == got[0]["token_ids"]
+        shown = s.graft("session", "show", got[0]["session"], "--text", "--model", TARGET).stdout
+        assert len(shown) > 1000, shown
+        s.graft("session", "close", got[0]["session"])
+        assert s.ask_now("session", "show", got[0]["session"], "--text", "--json").returncode == 1
+        assert s.ask_now("session", "close", UNKNOWN).returncode == 1
+
+
+@case
+def another_order_of_sums_does_not_go_on():
+    with served("--queue-timeout", "3", draft=False, workers=("--cpu-kernels", "c")) as s:
+        c = s.start(prompt=PROMPTS[0], tokens=3000)
+        s.wait_running()
+        session = s.sessions()[0]["id"]
+        os.kill(next(x["pid"] for x in s.list()["workers"]), signal.SIGKILL)
+        s.kill()
+        c.communicate(timeout=60)
+        with worker("graft-target", s.folder, s.address, "--cpu-kernels", "ref"):
+            s.wait()
+            got = s.text_when_over(session)
+    assert got["finish_reason"] == "error" and "its own numerics" in got["error"], got
+
+
+@case
+def a_torn_last_record_is_left_out():
+    with served(draft=False) as s:
+        first = s.graft("session", "open", "--model", TARGET, "--prompt", PROMPTS[0], "--max-tokens", "20").stdout.strip()
+        last = max(os.listdir(s.journal))
+        os.kill(s.server(), signal.SIGSTOP)
+        with open(os.path.join(s.journal, last), "ab") as f:
+            f.write(b"a record that was never whole")
+        s.kill()
+        assert "29 bytes are no whole record" in s.log(), s.log()
+        assert [x["id"] for x in s.sessions()] == [first], s.sessions()
+
+
+@case
+def a_cut_turn_stays_cut():
+    with served(draft=False) as s:
+        c = s.start(prompt=PROMPTS[0], tokens=3000)
+        s.wait_running()
+        session = s.sessions()[0]["id"]
+        c.send_signal(signal.SIGKILL)
+        c.communicate()
+        wait_for(lambda: s.text(session)["finish_reason"] == "closed")
+        told = s.text(session)
+        s.kill()
+        assert s.text(session) == told
+
+
+@case
+def one_server_has_a_journal():
+    with served(draft=False) as s:
+        s.graft("session", "open", "--model", TARGET, "--prompt", "import os")
+        one_line(run("serve", "--journal", s.journal, "--control", "127.0.0.1:0", env=s.folder.env()), s.journal)
+        assert len(s.sessions()) == 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

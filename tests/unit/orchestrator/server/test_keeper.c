@@ -1,0 +1,328 @@
+/* A desk whose sessions are journalled: nothing leaves before its record is durable, what a process had is there in the
+ * next one, and a disk that fails is told of. */
+#include "orchestrator/ledger/ledger.h"
+#include "orchestrator/server/keeper.h"
+#include "tests/unit/orch_world.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#define N_CLIENT 3
+#define OVER_NS (10 * GR_S)
+
+static struct {
+    int n_msg[N_CLIENT][GR_N_MSG];
+    int n_lost[N_CLIENT];
+    uint32_t finish;
+    char text[GR_MSG_TEXT_MAX]; /* of the last ERROR */
+} told;
+
+/* The disk stands still while it is held, and may fail after that. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool held, fails;
+} disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static int sync_when_let(void *ctx, int fd)
+{
+    pthread_mutex_lock(&disk.lock);
+    while (disk.held) {
+        pthread_cond_wait(&disk.changed, &disk.lock);
+    }
+    const bool fails = disk.fails;
+    pthread_mutex_unlock(&disk.lock);
+    if (fails) {
+        errno = EIO;
+        return -1;
+    }
+    return gr_journal_system_files.sync_data(ctx, fd);
+}
+
+static void set_disk(bool held, bool fails)
+{
+    pthread_mutex_lock(&disk.lock);
+    disk.held = held;
+    disk.fails = fails;
+    pthread_cond_broadcast(&disk.changed);
+    pthread_mutex_unlock(&disk.lock);
+}
+
+static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
+{
+    (void)ctx;
+    assert_true(client < N_CLIENT);
+    told.n_msg[client][m->type]++;
+    if (m->type == GR_MSG_FINISHED) {
+        told.finish = m->finished.finish;
+    } else if (m->type == GR_MSG_ERROR) {
+        memcpy(told.text, m->error.text, sizeof(told.text));
+    }
+}
+
+struct place {
+    char path[64];
+    struct gr_journal_files files;
+    struct world *w;
+    struct gr_keeper *k;
+};
+
+static void lost(void *ctx, uint32_t client, const char *why)
+{
+    const struct place *p = ctx;
+    told.n_lost[client]++;
+    gr_desk_fail_client(p->w->desk, client, why);
+}
+
+static void send_by_keeper(void *ctx, uint32_t client, const struct gr_msg *m)
+{
+    gr_keeper_send(((struct place *)ctx)->k, client, m);
+}
+
+static void on_placed(void *ctx, uint64_t session, void *user)
+{
+    gr_desk_on_placed(((struct world *)ctx)->desk, session, user);
+}
+
+/* A process begins. */
+static void start(struct place *p)
+{
+    const struct gr_keeper_config c = {.path = p->path,
+                                       .files = &p->files,
+                                       .over_ns = OVER_NS,
+                                       .n_client = N_CLIENT,
+                                       .ctx = p,
+                                       .send = to_client,
+                                       .lost = lost};
+    memset(&told, 0, sizeof(told));
+    assert_int_equal(gr_keeper_create(&c, &p->k), GR_OK);
+    p->w = make_with(NULL, on_placed);
+    const struct gr_desk_io io = {.ctx = p, .send = send_by_keeper, .keeper = gr_keeper_serve(p->k, p->w->orch)};
+    assert_int_equal(
+        gr_desk_create(p->w->orch, &(struct gr_desk_clients){N_CLIENT, N_CLIENT, N_CLIENT}, &io, &p->w->desk), GR_OK);
+    gr_keeper_restore(p->k, p->w->desk, p->w->now_ns);
+}
+
+/* It ends; killed: nothing is told or written any more, but what is on its way. */
+static void end(struct place *p)
+{
+    destroy(p->w);
+    gr_keeper_destroy(p->k);
+}
+
+static int make_place(void **state)
+{
+    static struct place p;
+    p = (struct place){.files = gr_journal_system_files};
+    p.files.sync_data = sync_when_let;
+    snprintf(p.path, sizeof(p.path), "/tmp/graft-keeper-XXXXXX");
+    set_disk(false, false);
+    *state = &p;
+    return mkdtemp(p.path) == NULL;
+}
+
+static int remove_place(void **state)
+{
+    char command[128];
+    snprintf(command, sizeof(command), "rm -r '%s'", ((struct place *)*state)->path);
+    return system(command);
+}
+
+static void ask(struct place *p, uint32_t client, const struct gr_msg *m)
+{
+    assert_int_equal(gr_desk_on_msg(p->w->desk, client, m, p->w->now_ns), GR_OK);
+}
+
+static void ask_open(struct place *p, uint32_t client, bool keep_open)
+{
+    int32_t prompt[] = {1, 2, 3};
+    int32_t segments[] = {0, 3};
+    ask(p, client,
+        &(struct gr_msg){
+            .type = GR_MSG_OPEN,
+            .open = {.ids = {prompt, 3},
+                     .segments = {segments, 2},
+                     .wishes = {.turn = {.max_tokens = 9}, .sampling = {.top_p = 1.0}, .keep_open = keep_open}}});
+}
+
+/* What is durable is told. */
+static void flush(struct place *p)
+{
+    gr_keeper_flush(p->k, p->w->now_ns);
+}
+
+static struct gr_msg read_text(struct place *p, uint64_t session)
+{
+    struct gr_msg m = {.type = GR_MSG_TEXT, .session = session};
+    const struct gr_desk_keeper k = gr_keeper_serve(p->k, p->w->orch);
+    assert_null(k.read(k.ctx, session, &m));
+    return m;
+}
+
+static uint64_t begin(struct place *p, bool keep_open)
+{
+    join_target(p->w);
+    ask_open(p, 0, keep_open);
+    take_open(p->w);
+    opened(p->w);
+    return p->w->session;
+}
+
+/* ---- tests ---- */
+
+static void test_nothing_overtakes_the_disk(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    set_disk(true, false);
+    (void)begin(p, true);
+    commit(p->w, 10, 3, GR_FINISH_NONE);
+    ask(p, 1, &(struct gr_msg){.type = GR_MSG_PING});
+    (void)gr_keeper_run(p->k, p->w->now_ns);
+    assert_int_equal(told.n_msg[1][GR_MSG_PONG], 1); /* others wait for nobody */
+    assert_int_equal(told.n_msg[0][GR_MSG_OPENED] + told.n_msg[0][GR_MSG_COMMIT], 0);
+    set_disk(false, false);
+    flush(p);
+    assert_true(told.n_msg[0][GR_MSG_OPENED] == 1 && told.n_msg[0][GR_MSG_COMMIT] == 1);
+    set_disk(true, false);
+    commit(p->w, 13, 1, GR_FINISH_NONE); /* tokens wait for no disk */
+    assert_int_equal(told.n_msg[0][GR_MSG_COMMIT], 2);
+    commit(p->w, 14, 1, GR_FINISH_STOP); /* ends do */
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 0);
+    set_disk(false, false);
+    flush(p);
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_STOP);
+    end(p);
+}
+
+static void test_a_turn_goes_on(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    const uint64_t id = begin(p, true);
+    commit(p->w, 10, 3, GR_FINISH_NONE);
+    end(p);
+    start(p);
+    assert_int_equal(state_of(p->w, id), GR_SESSION_WAITING);
+    join_target(p->w);
+    assert_int_equal(gr_orch_step(p->w->orch, p->w->now_ns) > 0, 1);
+    take_open(p->w); /* what was told is computed again */
+    assert_true(p->w->session == id && p->w->len == 3 && p->w->epoch == 2);
+    opened(p->w);
+    commit(p->w, 10, 3, GR_FINISH_STOP);
+    assert_int_equal(state_of(p->w, id), GR_SESSION_IDLE);
+    end(p);
+    start(p);
+    const struct gr_msg text = read_text(p, id);
+    assert_true(text.read_text.ids.n == 6 && text.read_text.ids.p[5] == 12 && text.read_text.turn_len == 3);
+    assert_true(text.read_text.finish == GR_FINISH_STOP && !text.read_text.in_turn);
+    end(p);
+}
+
+static void test_appended_and_cut(void **state)
+{
+    struct place *p = *state;
+    int32_t ids[] = {4, 5};
+    start(p);
+    const uint64_t id = begin(p, true);
+    commit(p->w, 10, 3, GR_FINISH_STOP);
+    ask(p, 1,
+        &(struct gr_msg){
+            .type = GR_MSG_APPEND, .session = id, .append = {.ids = {ids, 2}, .wishes = {.max_tokens = 9}}});
+    take_append(p->w, p->w->len, 2);
+    opened(p->w);
+    commit(p->w, 20, 4, GR_FINISH_NONE);
+    ask(p, 1,
+        &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = id, .truncate = {.turn = 2, .keep_len = 3 + 3 + 2 + 1}});
+    flush(p);
+    assert_true(told.n_msg[1][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_STOP);
+    end(p);
+    start(p);
+    const struct gr_msg text = read_text(p, id);
+    assert_true(text.read_text.turn == 2 && text.read_text.turn_len == 8 && text.read_text.ids.n == 9);
+    assert_int_equal(text.read_text.ids.p[8], 20);
+    end(p);
+}
+
+static void test_an_answer_is_read_until_its_time_is_over(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    const uint64_t id = begin(p, false);
+    commit(p->w, 10, 3, GR_FINISH_STOP);
+    say(p->w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    assert_int_equal(gr_orch_n_session(p->w->orch), 0);
+    assert_int_equal(gr_keeper_run(p->k, p->w->now_ns), p->w->now_ns + OVER_NS);
+    ask(p, 1, &(struct gr_msg){.type = GR_MSG_READ, .session = id});
+    assert_int_equal(told.n_msg[1][GR_MSG_TEXT], 1);
+    end(p);
+    start(p);
+    assert_int_equal(read_text(p, id).read_text.ids.n, 6);
+    assert_int_equal(gr_keeper_run(p->k, p->w->now_ns + OVER_NS), UINT64_MAX);
+    ask(p, 1, &(struct gr_msg){.type = GR_MSG_READ, .session = id});
+    flush(p);
+    assert_int_equal(told.n_msg[1][GR_MSG_ERROR], 1);
+    end(p);
+    start(p);
+    const struct gr_desk_keeper k = gr_keeper_serve(p->k, p->w->orch);
+    struct gr_msg m;
+    assert_non_null(k.read(k.ctx, id, &m));
+    end(p);
+}
+
+static void test_a_closed_session_is_gone(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    const uint64_t id = begin(p, true);
+    set_disk(true, false);
+    ask(p, 1, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = id});
+    say(p->w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED] + told.n_msg[1][GR_MSG_CLOSED], 0);
+    set_disk(false, false);
+    flush(p);
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_CLOSED);
+    assert_int_equal(told.n_msg[1][GR_MSG_CLOSED], 1);
+    end(p);
+    start(p);
+    assert_int_equal(gr_orch_n_session(p->w->orch), 0);
+    end(p);
+}
+
+static void test_a_disk_that_fails(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    const uint64_t id = begin(p, true);
+    commit(p->w, 10, 3, GR_FINISH_NONE);
+    flush(p);
+    set_disk(true, true);
+    ask_open(p, 1, true); /* on its way when the disk fails */
+    set_disk(false, true);
+    flush(p);
+    assert_true(told.n_lost[1] == 1 && told.n_lost[0] == 0 && told.n_msg[1][GR_MSG_OPENED] == 0);
+    assert_int_equal(told.n_msg[1][GR_MSG_ERROR], 1);
+    assert_non_null(strstr(told.text, "journal"));
+    ask_open(p, 2, true);
+    assert_true(told.n_msg[2][GR_MSG_ERROR] == 1 && told.n_msg[2][GR_MSG_OPENED] == 0);
+    commit(p->w, 13, 1, GR_FINISH_STOP); /* what cannot be written is not told as an end */
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_ERROR);
+    end(p);
+    set_disk(false, false);
+    start(p);
+    assert_int_equal(state_of(p->w, id), GR_SESSION_WAITING); /* the other one may be there or not */
+    end(p);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, make_place, remove_place)
+    const struct CMUnitTest tests[] = {
+        TEST(nothing_overtakes_the_disk), TEST(a_turn_goes_on),
+        TEST(appended_and_cut),           TEST(an_answer_is_read_until_its_time_is_over),
+        TEST(a_closed_session_is_gone),   TEST(a_disk_that_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
