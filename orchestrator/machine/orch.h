@@ -223,8 +223,16 @@ GR_NODISCARD enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uin
  * still drained, one that was started anew is not. GR_ENOTFOUND: no such worker. */
 GR_NODISCARD enum gr_status gr_orch_drain(struct gr_orch *o, uint32_t worker, bool drain, uint64_t now_ns);
 
+/* What came of a worker's rounds since it joined: of a target all that it computed, of a drafter those of sessions that
+ * it drafted for. */
+struct gr_worker_rounds {
+    uint64_t n_round, n_draft_tokens, n_accepted_tokens;
+};
+
 /* What a worker has to do. */
 struct gr_worker_status {
+    struct gr_worker_rounds rounds;
+    uint64_t round_ns; /* of a pass, or of a tree, at present; 0: not known */
     uint64_t rtt_ns;
     uint32_t n_block, n_free_block; /* of its KV pool, by its last PONG; n_block 0: none has come */
     uint32_t n_session;             /* that it holds, or is attached to */

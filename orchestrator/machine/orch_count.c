@@ -1,4 +1,5 @@
-/* Turns as the totals see them: each begins once, is taken by a target once, and ends once. */
+/* Turns as the totals see them: each begins once, is taken by a target once, and ends once; and rounds as the workers
+ * that had a part in them. */
 #include "orchestrator/machine/orch_internal.h"
 
 /* Of several answers to one prompt the first alone brings it. */
@@ -21,6 +22,24 @@ void orch_count_cached(struct gr_orch *o, const struct session *s, uint32_t n)
 void orch_count_taken(struct gr_orch *o, const struct session *s)
 {
     gr_histogram_add(&o->totals.queue, o->now_ns - s->turn.begun_ns, 1);
+}
+
+static void count_for(struct gr_orch *o, int worker, const struct gr_msg_commit *m)
+{
+    if (worker >= 0) {
+        struct gr_worker_rounds *r = &o->worker[worker].rounds;
+        r->n_round++;
+        r->n_draft_tokens += m->n_draft;
+        r->n_accepted_tokens += m->n_accepted;
+    }
+}
+
+void orch_count_round(struct gr_orch *o, const struct session *s, const struct gr_msg_commit *m)
+{
+    if (m->round > 0) {
+        count_for(o, s->at.target, m);
+        count_for(o, s->with.drafter, m);
+    }
 }
 
 void orch_count_shown(struct gr_orch *o, struct session *s, uint32_t n)

@@ -72,6 +72,7 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
     if (m->commit.round == 0 || m->commit.finish != GR_FINISH_NONE) { /* the last token has no KV yet */
         orch_prefix_computed(o, s, GR_MAX(m->commit.final_len, 1) - 1);
     }
+    orch_count_round(o, s, &m->commit);
     const uint64_t id = s->id;
     const uint32_t turn = s->turn.number;
     orch_text_show(s, m->commit.final_len);

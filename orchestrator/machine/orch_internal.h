@@ -176,6 +176,7 @@ struct worker {
     bool drained; /* its operator wants it empty: no session begins with it, idle ones leave it, turns end with it */
     struct gr_worker_info info;
     struct worker_load load;
+    struct gr_worker_rounds rounds;    /* orch_count.c */
     struct gr_round_forecast forecast; /* by its last PONG */
     uint32_t n_block, n_free_block;    /* by its last PONG; n_block 0: none has come */
     bool shares_prefixes;              /* by its last PONG: sessions take KV that others have computed */
@@ -317,6 +318,8 @@ void orch_count_begun(struct gr_orch *o, const struct session *s);
 void orch_count_taken(struct gr_orch *o, const struct session *s);
 /* n tokens before its answer were not computed for it. */
 void orch_count_cached(struct gr_orch *o, const struct session *s, uint32_t n);
+/* A round that its target has told, for the workers that it has. */
+void orch_count_round(struct gr_orch *o, const struct session *s, const struct gr_msg_commit *m);
 /* n more of its tokens have become final. */
 void orch_count_shown(struct gr_orch *o, struct session *s, uint32_t n);
 void orch_count_ended(struct gr_orch *o, const struct session *s, enum gr_finish finish);

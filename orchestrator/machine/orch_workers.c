@@ -424,7 +424,9 @@ const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t wo
     }
     const struct worker *w = &o->worker[worker];
     if (out != NULL) {
-        *out = (struct gr_worker_status){.rtt_ns = w->rtt_ns,
+        *out = (struct gr_worker_status){.rounds = w->rounds,
+                                         .round_ns = (uint64_t)gr_forecast_present_ns(&w->forecast, w->load.n_active),
+                                         .rtt_ns = w->rtt_ns,
                                          .n_session = w->load.n_held,
                                          .n_active = w->load.n_active,
                                          .n_block = w->n_block,
