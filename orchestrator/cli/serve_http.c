@@ -152,7 +152,8 @@ static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
         const bool fits = w != NULL && w->role == GR_WORKER_TARGET && !status.leaving &&
                           (w->tokenizer_fingerprint == 0 || w->tokenizer_fingerprint == h->served[0].fingerprint);
         if (w != NULL) {
-            s.worker[s.n_worker++] = (struct gr_http_worker){.number = i + 1, .role = w->role, .status = status};
+            s.worker[s.n_worker++] =
+                (struct gr_http_worker){.number = i + 1, .role = w->role, .n_slot = w->n_slot, .status = status};
         }
         s.n_target += fits;
         s.n_ctx = fits ? GR_MAX(s.n_ctx, w->n_ctx_max) : s.n_ctx;

@@ -643,6 +643,9 @@ static enum gr_status settle(struct reading *d)
         return gr_api_refuse(d->e, 400, "min_tokens", "min_tokens is %lld, above the most, %lld",
                              (long long)r->min_tokens, (long long)r->max_tokens);
     }
+    if (!r->stream && r->rounds) {
+        return gr_api_refuse(d->e, 400, "graft_rounds", "graft_rounds is about streams: stream must be true");
+    }
     if (!r->stream && json_is_object(json_object_get(r->body, "stream_options"))) {
         return gr_api_refuse(d->e, 400, "stream_options", "stream_options needs stream to be true");
     }

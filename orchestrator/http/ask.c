@@ -265,6 +265,7 @@ static enum gr_status take_wishes(const struct gr_api_request *r, const struct g
     w->priority = (uint32_t)(r->priority + (int64_t)GR_PRIORITY_USUAL);
     GR_TRY(take_bans(r, model, w, e));
     GR_TRY(take_ends(r, model, &w->turn.stop_ids, e));
+    w->turn.want_trace = r->rounds;
     w->turn.min_tokens = (uint32_t)r->min_tokens;
     w->turn.timeout_ns = (uint64_t)(r->timeout_s * 1e9);
     w->turn.n_logprob = (uint32_t)GR_MIN(r->n_logprob + 1, (int64_t)model->n_vocab + 1);

@@ -115,8 +115,10 @@ static enum gr_status ask(const struct gr_door *d, const struct gr_visit *v, str
     GR_TRY(check_head(v, &out->error));
     GR_TRY(check_host(d, v, &out->error));
     out->page = gr_page_find(v->path);
-    if (out->page == NULL || !out->page->open) {
+    if (out->page == NULL || !out->page->always) {
         GR_TRY(check_excess(v, &out->error));
+    }
+    if (out->page == NULL || !out->page->open) {
         GR_TRY(check_key(d, v, out));
     }
     GR_TRY(check_page(v, out));

@@ -35,6 +35,11 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
 {
     (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     (void)MHD_add_response_header(r, "X-Request-Id", x->names.request_id);
+    (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    const struct gr_page_header *h = x->page != NULL ? x->page->header : NULL;
+    for (; h != NULL && h->name != NULL; h++) {
+        (void)MHD_add_response_header(r, h->name, h->value);
+    }
     if (strcmp(type, "text/event-stream") == 0) {
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
         (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");

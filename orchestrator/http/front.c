@@ -241,6 +241,8 @@ static struct gr_usage usage_of(const struct gr_job *j)
         u.num_drafts += a->metrics.num_drafts;
         u.num_draft_tokens += a->metrics.num_draft_tokens;
         u.num_accepted_tokens += a->metrics.num_accepted_tokens;
+        u.draft_ahead_verdicts += a->metrics.draft_ahead_verdicts;
+        u.draft_ahead_hits += a->metrics.draft_ahead_hits;
     }
     return u;
 }
@@ -327,6 +329,9 @@ static void on_commit(struct gr_front *f, struct gr_job_answer *a, const struct 
     if (gr_turn_text_take(&a->turn_text, &m->commit, &a->job->ask.wishes.turn.stop_ids, &stopped) != GR_OK) {
         fail_with(a->job, 500, "the tokens that came do not continue the text");
         return;
+    }
+    if (a->job->request.stream && a->job->request.rounds) {
+        write_event(a->job, gr_reply_round_chunk(&a->job->reply, a->index, &m->commit), now_ns);
     }
     if (a->job->request.stream) {
         say_text(a, now_ns);

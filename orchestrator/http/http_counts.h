@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define GR_HTTP_PATHS 10 /* those of pages.c, and all others together */
+#define GR_HTTP_PATHS 12 /* those of pages.c, and all others together */
 #define GR_HTTP_CODES 19
 
 struct gr_http_counts {

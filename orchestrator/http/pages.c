@@ -1,5 +1,7 @@
 #include "orchestrator/http/pages.h"
 
+#include "orchestrator/http/fleet.h"
+#include "orchestrator/http/look.h"
 #include "orchestrator/http/metrics.h"
 
 #include <assert.h>
@@ -84,7 +86,30 @@ static char *make_metrics(const struct gr_page_fleet *f, int *http_status, const
     return text;
 }
 
+static char *make_fleet(const struct gr_page_fleet *f, int *http_status, const char **type)
+{
+    (void)http_status, (void)type;
+    return gr_fleet_json(f->state, f->served, f->n_served);
+}
+
+static char *make_look(const struct gr_page_fleet *f, int *http_status, const char **type)
+{
+    (void)f, (void)http_status;
+    *type = "text/html; charset=utf-8";
+    return strdup(gr_look_html);
+}
+
 /* ---- paths ---- */
+
+static const struct gr_page_header unkept[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
+static const struct gr_page_header look_headers[] = {
+    {"Content-Security-Policy", gr_look_policy},
+    {"Cache-Control", "no-store"},
+    {"Referrer-Policy", "no-referrer"},
+    {"X-Frame-Options", "DENY"},
+    {"Cross-Origin-Opener-Policy", "same-origin"},
+    {NULL, NULL},
+};
 
 static const struct gr_page pages[] = {
     {.path = "/v1/completions", .post = true, .read = GR_READ_COMPLETIONS},
@@ -92,10 +117,12 @@ static const struct gr_page pages[] = {
     {.path = "/tokenize", .post = true, .read = GR_READ_TOKENIZE},
     {.path = "/detokenize", .post = true, .read = GR_READ_DETOKENIZE},
     {.path = "/v1/models", .make = make_models},
-    {.path = "/health", .open = true, .make = make_health},
+    {.path = "/v1/graft/fleet", .make = make_fleet, .header = unkept},
+    {.path = "/health", .open = true, .always = true, .make = make_health},
     {.path = "/ready", .make = make_ready},
     {.path = "/version", .make = make_version},
     {.path = "/metrics", .make = make_metrics},
+    {.path = "/", .open = true, .make = make_look, .header = look_headers},
 };
 
 static_assert(GR_ARRAY_LEN(pages) == GR_HTTP_PATHS - 1, "one count for each page, and one for all other paths");

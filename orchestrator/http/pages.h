@@ -14,13 +14,19 @@ struct gr_page_fleet {
     int n_served;
 };
 
+struct gr_page_header {
+    const char *name, *value;
+};
+
 struct gr_page {
     const char *path;
-    bool post; /* a body, for readers; else GET */
-    bool open; /* needs no key, and is there for connections in excess, too */
+    bool post;   /* a body, for readers; else GET */
+    bool open;   /* needs no key */
+    bool always; /* is there for connections in excess, too */
     enum gr_read_what read;
     /* malloc; NULL: out of memory. Status 200 and JSON, unless it says otherwise. */
     char *(*make)(const struct gr_page_fleet *f, int *http_status, const char **type);
+    const struct gr_page_header *header; /* of its response, up to one without a name; NULL: none but the usual ones */
 };
 
 /* Doubled slashes, and one at the end, do not count. NULL: there is nothing. */

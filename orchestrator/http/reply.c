@@ -2,6 +2,7 @@
 
 #include "common/base/utf8.h"
 #include "orchestrator/answer/token_text.h"
+#include "orchestrator/http/round_json.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -163,10 +164,12 @@ static json_t *usage_json(const struct gr_usage *u)
 
 static json_t *metrics_json(const struct gr_usage *u)
 {
-    return json_pack("{s:{s:I, s:I, s:I, s:f}}", "speculative_decoding", "num_drafts", (json_int_t)u->num_drafts,
-                     "num_draft_tokens", (json_int_t)u->num_draft_tokens, "num_accepted_tokens",
-                     (json_int_t)u->num_accepted_tokens, "mean_acceptance_length",
-                     u->num_drafts > 0 ? 1.0 + (double)u->num_accepted_tokens / (double)u->num_drafts : 0.0);
+    return json_pack("{s:{s:I, s:I, s:I, s:f, s:I, s:I}}", "speculative_decoding", "num_drafts",
+                     (json_int_t)u->num_drafts, "num_draft_tokens", (json_int_t)u->num_draft_tokens,
+                     "num_accepted_tokens", (json_int_t)u->num_accepted_tokens, "mean_acceptance_length",
+                     u->num_drafts > 0 ? 1.0 + (double)u->num_accepted_tokens / (double)u->num_drafts : 0.0,
+                     "draft_ahead_verdicts", (json_int_t)u->draft_ahead_verdicts, "draft_ahead_hits",
+                     (json_int_t)u->draft_ahead_hits);
 }
 
 static json_t *choice_json(const struct gr_reply *r, const struct gr_reply_answer *a)
@@ -227,6 +230,18 @@ char *gr_reply_chunk(const struct gr_reply *r, const struct gr_reply_answer *a, 
     json_t *root = envelope(r, true, json_pack("[o]", choice));
     if (root != NULL && r->include_usage) {
         json_object_set_new(root, "usage", json_null());
+    }
+    return dump(root);
+}
+
+char *gr_reply_round_chunk(const struct gr_reply *r, int index, const struct gr_msg_commit *m)
+{
+    json_t *root = envelope(r, true, json_array());
+    json_t *round = gr_round_json(r->tok, m);
+    if (root != NULL && round != NULL) {
+        json_object_set_new(root, "graft", json_pack("{s:i, s:o}", "index", index, "round", round));
+    } else {
+        json_decref(round);
     }
     return dump(root);
 }

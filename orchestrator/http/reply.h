@@ -24,6 +24,7 @@ struct gr_usage {
     uint64_t cached_tokens; /* of the prompts: not computed for this request */
     /* Speculation, as vLLM's metrics name it. */
     uint64_t num_drafts, num_draft_tokens, num_accepted_tokens;
+    uint64_t draft_ahead_verdicts, draft_ahead_hits; /* as drafters told when they let go */
 };
 
 /* One answer, as far as it is there. */
@@ -45,6 +46,8 @@ struct gr_reply_piece {
     bool begins;
 };
 char *gr_reply_chunk(const struct gr_reply *r, const struct gr_reply_answer *a, const struct gr_reply_piece *p);
+/* A chunk without a choice: what a round has brought to answer index (docs/http.md). */
+char *gr_reply_round_chunk(const struct gr_reply *r, int index, const struct gr_msg_commit *m);
 /* The chunk after the last: no choice, and what was used. */
 char *gr_reply_usage_chunk(const struct gr_reply *r, const struct gr_usage *u);
 

@@ -16,6 +16,7 @@ enum gr_http_worker_state { GR_HTTP_WORKER_SERVING, GR_HTTP_WORKER_DRAINED, GR_H
 struct gr_http_worker {
     uint32_t number; /* from 1 */
     enum gr_worker_role role;
+    uint32_t n_slot; /* sessions that it has room for at a time */
     struct gr_worker_status status;
 };
 

@@ -153,6 +153,8 @@ static void test_values_out_of_range(void **state)
         {"\"bad_words\": [\"\"]", "bad_words"},
         {"\"stream\": 1", "stream"},
         {"\"stream_options\": {}", "stream_options"},
+        {"\"graft_rounds\": true", "graft_rounds"},
+        {"\"stream\": true, \"graft_rounds\": 1", "graft_rounds"},
         {"\"stream\": true, \"stream_options\": {\"x\": true}", "stream_options"},
         {"\"best_of\": 2", "best_of"},
         {"\"echo\": true", "echo"},
