@@ -157,9 +157,9 @@ def run_suite(folder, args, env, log="testlog"):
     return totals, failures, done.stdout
 
 
-def start_packages():
+def start_packages(what):
     """The packages that only tests need. Where they are installed already, it takes no time."""
-    return subprocess.Popen([os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepare"), "--tests"])
+    return subprocess.Popen([os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepare"), what])
 
 
 def run_build(name, folder, args, others):
@@ -193,7 +193,7 @@ def main():
     chosen = [b for b in BUILDS if not opts.only or opts.only in b[0]]
     if not (opts.all or opts.long or opts.only):
         chosen = [(*b[:4], QUICK[b[0]]) for b in BUILDS if b[0] in QUICK]
-    packages = start_packages() if opts.install else None
+    packages = start_packages("--long" if opts.long else "--tests") if opts.install else None
     total = [0, 0, 0]
     builds = {}
     for i, (name, folder, cc, setup, args) in enumerate(chosen):

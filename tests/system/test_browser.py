@@ -1,0 +1,396 @@
+#!/usr/bin/env python3
+"""The page at / in headless Chromium: a person chats, stops, loads it again, goes by keyboard, on a phone, in the dark.
+Screenshots lie in BUILD_DIR/page. Skipped, with the reason, where there is no Chromium.
+
+usage: test_browser.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import contextlib
+import http.server
+import json
+import os
+import re
+import threading
+
+import browser
+from harness import BUILD, ROOT, Skip, case, main
+from endpoint import PROMPT, Endpoint
+from served import Folder
+
+FORM = ("--chat-template", "llama3")
+SHOTS = os.path.join(BUILD, "page")
+KEY = "sk-page-0123456789abcdef"
+SESSION = "00c0ffee00c0ffee"
+WIDE, PHONE = (1360, 860), (360, 740)
+SET = """(() => { for (const [k, v] of Object.entries(%s)) { const e = document.getElementById(k);
+    e.type === 'checkbox' ? e.checked = v : e.value = v; e.dispatchEvent(new Event('input', {bubbles: true})); } })()"""
+PLAIN = {"mode": "plain", "spec": "8", "temperature": "0", "tokens": "60"}
+DONE = "!abort && turns.length > 1 && document.getElementById('send').textContent === 'Send'"
+
+
+@contextlib.contextmanager
+def opened(server, size=WIDE, dark=False, **set_to):
+    """The page of a server, with a fleet, and nothing to complain of at the end."""
+    if browser.PROGRAM is None:
+        raise Skip("there is no Chromium (apt-get install --no-install-recommends chromium)")
+    with browser.Browser(*size, dark) as b:
+        b.go(f"http://127.0.0.1:{server.port}/")
+        if set_to:
+            b.eval(SET % json.dumps(set_to))
+        yield b
+        assert b.complaints() == [], b.complaints()
+        others = [a for a in b.asked() if not a.startswith((f"http://127.0.0.1:{server.port}/", "data:", "about:"))]
+        assert not others, others
+
+
+def shoot(b, name):
+    os.makedirs(SHOTS, exist_ok=True)
+    b.shoot(os.path.join(SHOTS, name + ".png"))
+
+
+def is_up(b):
+    b.wait("document.getElementById('state').className === 'good'")
+
+
+def send(b, words, key="Enter"):
+    b.eval("document.getElementById('prompt').focus()")
+    b.type(words)
+    b.press(key)
+
+
+def last_text(b):
+    return b.eval("[...document.querySelectorAll('#log .assistant .text')].at(-1)?.textContent")
+
+
+# ---- with a real fleet ----
+
+@case
+def an_answer_streams_and_is_the_servers():
+    with Endpoint(*FORM) as s, opened(s, **PLAIN) as b:
+        is_up(b)
+        shoot(b, "empty")
+        want = s.complete(prompt=PROMPT, max_tokens=60, num_speculative_tokens=8)
+        send(b, PROMPT)
+        b.wait(DONE)
+        shoot(b, "answer")
+        assert last_text(b) == want["choices"][0]["text"], last_text(b)
+        used = want["metrics"]["speculative_decoding"]
+        assert b.eval("facts.accepted") == used["num_accepted_tokens"] and b.eval("facts.tokens") == 60
+        # What is marked is what rounds say was drafted and taken, or a part that was no whole character.
+        drafted = b.eval("[...document.querySelectorAll('#log .assistant .d')].map(e => e.textContent).join('')")
+        taken = b.eval("rounds.map(r => r.tree ? r.tree.path.map(i => r.tree.tokens[i]).join('') : '').join('')")
+        assert drafted == taken and taken, (drafted, taken)
+        assert "60 tokens" in b.eval("document.querySelector('#log .assistant .note').textContent")
+        assert b.eval("document.querySelectorAll('#tree svg .on rect').length") == \
+            b.eval("rounds.at(-1).tree ? rounds.at(-1).tree.path.length : 0")
+        b.wait("document.querySelectorAll('#workers li').length === 2 && before.totals.rounds > 0")
+        send(b, "\n")  # nothing but white space is not sent
+        assert b.eval("turns.length") == 2
+
+
+@case
+def a_conversation_is_stopped_and_gone_on_with():
+    with Endpoint(*FORM) as s, opened(s, mode="chat", temperature="0", tokens="3000", spec="8") as b:
+        is_up(b)
+        send(b, "def add(a, b):")
+        b.wait("rounds.length > 3")
+        assert b.eval("document.getElementById('send').textContent") == "Stop"
+        b.press("Escape")
+        b.wait(DONE)
+        stopped = last_text(b)
+        note = b.eval("document.querySelector('#log .assistant .note').textContent")
+        assert stopped and "stopped" in note and "Ask again" in note, note
+        assert b.eval("document.getElementById('status').textContent") == "Stopped."
+        b.eval(SET % json.dumps({"tokens": "10"}))
+        b.click("#log .note button")
+        b.wait(DONE + " && facts.usage?.tokens === 10")
+        assert stopped.startswith(last_text(b)) and b.eval("turns.length") == 2
+        b.click("#fresh")
+        assert b.eval("turns.length") == 0 and b.eval("document.activeElement.id") == "prompt"
+        b.wait("document.querySelector('#log .empty')")
+
+
+@case
+def what_cannot_be_answered_is_said_and_given_back():
+    with Endpoint() as s, opened(s, mode="chat") as b:  # a model without a chat template
+        is_up(b)
+        send(b, "Hello")
+        b.wait("document.getElementById('alert').textContent")
+        assert "template" in b.eval("document.getElementById('alert').textContent")
+        assert b.eval("document.getElementById('prompt').value") == "Hello" and b.eval("turns.length") == 0
+        b.reload()
+        is_up(b)
+        assert b.eval("document.getElementById('mode').value") == "chat"  # it was chosen
+
+
+@case
+def a_page_that_is_left_in_mid_answer_says_where_it_was_cut():
+    with Endpoint(*FORM) as s, opened(s, **dict(PLAIN, tokens="3000")) as b:
+        is_up(b)
+        send(b, PROMPT)
+        b.wait("rounds.length > 3")
+        b.reload()
+        b.wait("document.querySelector('#log .assistant .note')")
+        note = b.eval("document.querySelector('#log .assistant .note').textContent")
+        assert "cut here" in note and "Go on from here" in note, note
+        assert last_text(b) and b.eval("turns[0].text") == PROMPT and b.eval("document.getElementById('tokens').value") == "3000"
+        shoot(b, "cut")
+        begun = last_text(b)
+        b.eval(SET % json.dumps({"tokens": "10"}))
+        b.click("#log .note button")
+        b.wait(DONE + " && facts.usage?.tokens === 10")
+        assert last_text(b).startswith(begun) and len(last_text(b)) > len(begun), last_text(b)
+
+
+@case
+def a_key_stays_in_the_tab():
+    folder = Folder()
+    keys = folder.path("api.keys")
+    with open(keys, "w", encoding="utf-8", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+        f.write(KEY + "\n")
+    with Endpoint("--api-key-file", keys, *FORM, folder=folder, key=KEY) as s, opened(s, **PLAIN) as b:
+        b.wait("document.getElementById('state').textContent === 'an API key is needed'")
+        assert b.eval("document.getElementById('settings').open")
+        shoot(b, "key")
+        send(b, PROMPT)
+        b.wait("document.getElementById('alert').textContent")
+        assert b.eval("document.activeElement.id") == "key"
+        b.type(KEY)
+        b.press("Tab")
+        is_up(b)
+        b.eval("document.getElementById('prompt').focus()")
+        b.press("Enter")
+        b.wait(DONE)
+        assert KEY not in b.eval("JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie])")
+        b.reload()
+        b.wait("document.getElementById('state').textContent === 'an API key is needed'")
+        b.eval(SET % json.dumps({"key": KEY, "keep": True}))
+        b.eval("poll()")
+        is_up(b)
+        b.reload()
+        is_up(b)
+        assert b.eval("document.getElementById('key').value") == KEY
+        b.eval("document.getElementById('settings').open = true")
+        b.click("#keep")
+        assert KEY not in b.eval("JSON.stringify({...sessionStorage})"), b.eval("document.getElementById('keep').checked")
+
+
+# ---- with a server that does what a real one cannot be made to ----
+
+class Stand:
+    """Serves the page, and answers of its own: `told` are the pieces; the first stream breaks off after `hold` of them."""
+
+    def __init__(self, told, hold, resumes=200, models=("stand",)):
+        with open(os.path.join(ROOT, "orchestrator/http/look.html"), encoding="utf-8") as f:
+            page = f.read().encode()
+        self.told, self.hold, self.resumes, self.from_ = told, hold, resumes, []
+        self.waits = threading.Event()  # set: a stream that is held ends
+        fleet = json.dumps({"models": [{"id": m, "chat": True} for m in models],
+                            "workers": [{"worker": 1, "role": "target", "state": "<b>serving</b>", "slots": 4, "active": 1}],
+                            "sessions": {}, "totals": {}}).encode()
+        stand = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def head(self, status, kind, **more):
+                self.send_response(status)
+                for name, value in dict({"Content-Type": kind, "Connection": "close"}, **more).items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.end_headers()
+
+            def events(self, first, end):
+                for i in range(first, end):
+                    round_ = {"round": i, "keep_len": i, "tokens": [stand.told[i]], "n_draft": 1, "verify_ns": 1000000,
+                              "tree": {"tokens": [stand.told[i]], "parents": [-1], "path": []}}
+                    for e in ({"choices": [], "graft": {"index": 0, "round": round_}},
+                              {"choices": [{"index": 0, "delta": {"content": stand.told[i]}}]}):
+                        self.wfile.write(f"id: {SESSION}-1-{i + 1}\ndata: {json.dumps(e)}\n\n".encode())
+                    self.wfile.flush()
+
+            def do_GET(self):
+                if self.path == "/":
+                    self.head(200, "text/html; charset=utf-8", Content_Security_Policy=stand.policy)
+                    self.wfile.write(page)
+                elif self.path == "/v1/graft/fleet":
+                    self.head(200, "application/json")
+                    self.wfile.write(fleet)
+                elif m := re.fullmatch(rf"/v1/sessions/{SESSION}/stream\?from=(\d+)", self.path):
+                    stand.from_.append(int(m[1]))
+                    self.head(stand.resumes, "text/event-stream")
+                    if stand.resumes == 200:
+                        self.events(int(m[1]), len(stand.told))
+                        self.wfile.write(b"data: [DONE]\n\n")
+                else:
+                    self.head(404, "application/json")
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.head(200, "text/event-stream", X_Graft_Session=SESSION)
+                with contextlib.suppress(OSError):
+                    self.events(0, stand.hold)
+                    stand.waits.wait(60)
+
+        with Endpoint(spawn=False, *("--model", os.path.join(ROOT, "models/demo/target"))) as s:
+            self.policy = s.ask("GET", "/")[2].getheader("Content-Security-Policy")
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.waits.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+WORDS = [f"word{i} " for i in range(40)]
+
+
+@case
+def a_page_that_is_loaded_again_resumes_its_answer():
+    with Stand(WORDS, 17) as s, opened(s) as b:
+        is_up(b)
+        send(b, "Tell me")
+        b.wait("turns.at(-1)?.live?.at === 17")
+        b.reload()
+        b.wait(DONE)
+        assert s.from_ == [17], s.from_
+        assert last_text(b) == "".join(WORDS), last_text(b)
+        assert "resumed" in b.eval("document.querySelector('#log .assistant .note').textContent")
+        shoot(b, "resumed")
+
+
+@case
+def an_answer_whose_connection_breaks_is_resumed():
+    with Stand(WORDS, 9) as s, opened(s) as b:
+        is_up(b)
+        send(b, "Tell me")
+        b.wait("turns.at(-1)?.live?.at === 9")
+        s.waits.set()
+        b.wait(DONE)
+        assert s.from_ == [9] and last_text(b) == "".join(WORDS), (s.from_, last_text(b))
+
+
+@case
+def an_answer_that_the_server_does_not_hold_is_cut_with_a_word():
+    with Stand(WORDS, 5, resumes=404) as s, opened(s) as b:
+        is_up(b)
+        send(b, "Tell me")
+        b.wait("turns.at(-1)?.live?.at === 5")
+        b.reload()
+        b.wait(DONE)
+        note = b.eval("document.querySelector('#log .assistant .note').textContent")
+        assert "does not hold this answer any more" in note and "Ask again" in note, note
+        assert s.from_ == [5] and last_text(b) == "".join(WORDS[:5]), s.from_
+
+
+@case
+def what_a_server_says_is_text():
+    evil = ["<img src=x onerror=document.title='evil'>", "<script>document.title='evil'</script>", "\u202e\x00\x1b[2J",
+            "javascript:alert(1)", "<svg/onload=document.title='evil'>"]
+    with Stand(evil, len(evil), models=("<b>m</b>",)) as s, opened(s) as b:
+        is_up(b)
+        send(b, "<i>hello</i>")
+        b.wait("turns.at(-1)?.live?.at === 5")
+        s.waits.set()
+        b.wait(DONE)
+        assert last_text(b) == "".join(evil), last_text(b)
+        assert b.eval("document.title") == "graft"
+        assert b.eval("document.querySelectorAll('img, i i b, #workers span b, script').length") == 1
+        assert b.eval("document.querySelector('#model').value") == "<b>m</b>"
+        assert "<img" in b.eval("(pick(0), document.querySelector('#tree-said').textContent)")
+
+
+# ---- how it looks and is reached ----
+
+@case
+def everything_is_reached_by_keyboard():
+    with Endpoint(*FORM) as s, opened(s, **PLAIN) as b:
+        is_up(b)
+        send(b, PROMPT)
+        b.wait(DONE)
+        b.eval("document.querySelector('a').focus()")
+        order = []
+        for _ in range(30):
+            b.press("Tab")
+            order.append(b.eval("document.activeElement.id || document.activeElement.tagName"))
+            if order[-1] == "BODY":
+                break
+        known = [o for o in order if o not in ("BODY", "A")]
+        assert known[:3] == ["fresh", "SUMMARY", "log"] and known[-4:] == ["prompt", "send", "tree", "strip"], order
+        b.eval("document.querySelector('summary').focus()")
+        b.press("Enter")
+        assert b.eval("document.getElementById('settings').open")
+        b.press("Tab")
+        assert b.eval("document.activeElement.id") == "model"
+        b.eval("document.getElementById('strip').focus()")
+        count = b.eval("rounds.length")
+        b.press("Home")
+        first = b.eval("document.getElementById('strip').getAttribute('aria-valuetext')")
+        b.press("ArrowRight")
+        assert first.startswith("round 0") and b.eval("picked") == 1, first
+        assert b.eval("document.getElementById('strip').getAttribute('aria-valuenow')") == "1"
+        shoot(b, "picked")
+        b.press("End")
+        assert b.eval("picked") == -1 and b.eval("document.getElementById('strip').getAttribute('aria-valuemax')") == str(count - 1)
+        # Every field has a name that is read out.
+        assert b.eval("[...document.querySelectorAll('input, select, textarea, button')].filter(e => "
+                      "!(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).length") == 0
+
+
+@case
+def nothing_is_wider_than_a_phone():
+    with Endpoint(*FORM) as s, opened(s, PHONE, **PLAIN) as b:
+        is_up(b)
+        send(b, PROMPT)
+        b.wait(DONE)
+        for name in ("chat", "rounds", "fleet"):
+            b.click(f"nav [data-to={name}]")
+            wide = b.eval("[...document.querySelectorAll('body *')].filter(e => e.getClientRects().length && "
+                          "e.getBoundingClientRect().right > 361 && !e.closest('#tree')).map(e => e.outerHTML.slice(0, 80))")
+            assert not wide and b.eval("document.documentElement.scrollWidth") <= 360, (name, wide)
+            shoot(b, f"phone-{name}")
+            seen = {n: b.eval(f"document.querySelector('{q}').getClientRects().length > 0")
+                    for n, q in (("chat", "#prompt"), ("rounds", "#tree"), ("fleet", "#workers"))}
+            assert [n for n, s_ in seen.items() if s_] == [name], seen
+        b.click("nav [data-to=chat]")
+        b.click("summary")
+        shoot(b, "phone-settings")
+        small = b.eval("[...document.querySelectorAll('button, select')].filter(e => e.getClientRects().length && "
+                       "e.getBoundingClientRect().height < 28).length")
+        assert small == 0, small
+
+
+CONTRAST = """(() => {
+  const rgb = c => c.match(/[\\d.]+/g).map(Number), light = c => { const [r, g, b] = rgb(c).map(v => (v /= 255) <= .03928 ?
+    v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+  const behind = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+    if (rgb(c)[3] !== 0) return c; } return 'rgb(255, 255, 255)'; };
+  return [...document.querySelectorAll('body *')].filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) &&
+    e.getClientRects().length && !e.closest('svg, script, style, option')).map(e => { const a = light(getComputedStyle(e).color), b = light(behind(e));
+    return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent.slice(0, 30)]; }).filter(c => c[0] < 4.5);
+})()"""
+
+
+@case
+def it_is_read_in_the_dark_as_in_the_light():
+    with Endpoint(*FORM) as s, opened(s, **PLAIN) as b:
+        is_up(b)
+        send(b, PROMPT)
+        b.wait(DONE)
+        b.wait("before?.totals.rounds > 0")
+        b.eval("document.getElementById('settings').open = true")
+        paper = []
+        for dark in (False, True):
+            b.look(*WIDE, dark)
+            shoot(b, "dark" if dark else "light")
+            assert b.eval(CONTRAST) == [], (dark, b.eval(CONTRAST))
+            paper.append(b.eval("getComputedStyle(document.body).backgroundColor"))
+        assert paper[0] != paper[1], paper
+
+
+main()
