@@ -20,30 +20,32 @@ static int is_there(const char *path)
 }
 
 /* Until the process ends: options point to them. */
-static const char *keep(const char *path)
+static const char *keep(const char *path, const char *otherwise)
 {
     static char *kept[KEPT_MAX];
     static int n;
-    if (n == KEPT_MAX) {
-        return NULL;
+    if (n == KEPT_MAX || (kept[n] = strdup(path)) == NULL) {
+        return otherwise;
     }
-    kept[n] = strdup(path);
     return kept[n++];
 }
 
 const char *gr_bench_path(const char *relative)
 {
-    char beside[PATH_MAX];
-    snprintf(beside, sizeof(beside), "../%s", relative);
-    const char *const places[] = {gr_program_sibling(beside), GR_SOURCE_ROOT};
-    char from_source[2 * PATH_MAX];
+    /* beside the programs of a build folder, and of an installation */
+    static const char *const from_programs[] = {"..", GR_DATA_FROM_PROGRAMS};
+    char path[2 * PATH_MAX];
     if (is_there(relative)) {
         return relative;
     }
-    snprintf(from_source, sizeof(from_source), "%s/%s", places[1], relative);
-    const char *found = is_there(places[0]) ? places[0] : is_there(from_source) ? from_source : NULL;
-    const char *kept = found != NULL ? keep(found) : NULL;
-    return kept != NULL ? kept : relative;
+    for (size_t i = 0; i < GR_ARRAY_LEN(from_programs); i++) {
+        snprintf(path, sizeof(path), "%s/%s", from_programs[i], relative);
+        if (is_there(gr_program_sibling(path))) {
+            return keep(gr_program_sibling(path), relative);
+        }
+    }
+    snprintf(path, sizeof(path), "%s/%s", GR_SOURCE_ROOT, relative);
+    return is_there(path) ? keep(path, relative) : relative;
 }
 
 const char *gr_bench_path_of(const struct gr_bench_options *o, enum gr_bench_option_id id)

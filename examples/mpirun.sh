@@ -18,6 +18,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd) # of what is not named; what is named is seen from the caller's folder
 bin=${GRAFT_BIN:-$root/build}
+[ -n "${GRAFT_BIN:-}" ] || [ -e "$bin" ] || bin=$(dirname "$(command -v graft)") # where it is installed
 address=${GRAFT_ADDRESS:-127.0.0.1:5055}
 target=${GRAFT_TARGET:-$root/models/demo/target}
 draft=${GRAFT_DRAFT:-$root/models/demo/draft}

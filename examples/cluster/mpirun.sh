@@ -7,6 +7,7 @@
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: $0 MODEL DRAFT [mpirun's options] [-- COMMAND ...]" >&2; exit 2; }
 graft=${GRAFT_BIN:-$(cd "$(dirname "$0")/../.." && pwd)/build}/graft
+[ -n "${GRAFT_BIN:-}" ] || [ -e "$graft" ] || graft=$(command -v graft) # where it is installed
 model=$1 draft=$2
 shift 2
 options=()

@@ -447,7 +447,8 @@ enum gr_status gr_key_from_file(const char *path, uint8_t key_out[GR_KEY_BYTES])
                   err == ETIMEDOUT ? "nobody has written a key into this FIFO within 5 s" : strerror(err));
         return GR_EIO;
     }
-    if ((sb.st_mode & 077) != 0) {
+    /* By ssh's rule: one of somebody else (root's, say) may be readable by a group. */
+    if ((sb.st_mode & (sb.st_uid == geteuid() ? 077 : 007)) != 0) {
         log_error("key file %s has mode %04o, so others may read the shared key; chmod 600 %s", path,
                   (unsigned)sb.st_mode & 07777u, path);
         return GR_EINVAL;
