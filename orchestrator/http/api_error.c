@@ -1,5 +1,7 @@
 #include "orchestrator/http/api_error.h"
 
+#include "common/base/utf8.h"
+
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,12 +9,14 @@
 
 enum gr_status gr_api_refuse(struct gr_api_error *e, int http_status, const char *param, const char *fmt, ...)
 {
+    char said[GR_API_MESSAGE_MAX];
     va_list args;
     *e = (struct gr_api_error){.http_status = http_status};
-    snprintf(e->param, sizeof(e->param), "%s", param != NULL ? param : "");
     va_start(args, fmt);
-    vsnprintf(e->message, sizeof(e->message), fmt, args);
+    vsnprintf(said, sizeof(said), fmt, args);
     va_end(args);
+    gr_utf8_show(said, strlen(said), e->message, sizeof(e->message));
+    gr_utf8_show(param != NULL ? param : "", param != NULL ? strlen(param) : 0, e->param, sizeof(e->param));
     return GR_EINVAL;
 }
 
@@ -37,20 +41,10 @@ static json_t *text_or_null(const char *text)
     return text != NULL && text[0] != '\0' ? json_string(text) : json_null();
 }
 
-/* A name that was cut in the middle of a character is not UTF-8 any more. */
-static json_t *message_of(const struct gr_api_error *e)
-{
-    json_t *text = NULL;
-    for (size_t n = strlen(e->message), cut = 0; text == NULL && cut < 4 && cut <= n; cut++) {
-        text = json_stringn(e->message, n - cut);
-    }
-    return text != NULL ? text : json_string(gr_api_error_type(e->http_status));
-}
-
 char *gr_api_error_json(const struct gr_api_error *e)
 {
     json_t *root =
-        json_pack("{s:{s:o, s:s, s:o, s:o}}", "error", "message", message_of(e), "type",
+        json_pack("{s:{s:o, s:s, s:o, s:o}}", "error", "message", text_or_null(e->message), "type",
                   gr_api_error_type(e->http_status), "param", text_or_null(e->param), "code", text_or_null(e->code));
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);

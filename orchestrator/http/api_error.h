@@ -15,7 +15,8 @@ struct gr_api_error {
     char message[GR_API_MESSAGE_MAX];
 };
 
-/* Fills e and returns GR_EINVAL. param NULL: none. */
+/* Fills e and returns GR_EINVAL. param NULL: none. Names and headers that it tells are the client's: what is no
+ * printable text in them is spelled (utf8.h), so that an error is one line. */
 enum gr_status gr_api_refuse(struct gr_api_error *e, int http_status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* The API's word for the kind of an error of this status. */

@@ -1,5 +1,7 @@
 #include "orchestrator/http/api_request.h"
 
+#include "common/base/utf8.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -576,7 +578,7 @@ static enum gr_status unknown_name(const struct reading *d, char unknown[GR_API_
     if (unknown == NULL) {
         return BAD(d, "Unrecognized request argument supplied: %.60s", d->name);
     }
-    snprintf(unknown, GR_API_PARAM_MAX, "%s", d->name);
+    gr_utf8_show(d->name, strlen(d->name), unknown, GR_API_PARAM_MAX); /* it is logged */
     return GR_OK;
 }
 

@@ -74,8 +74,8 @@ struct gr_api_request {
     double timeout_s;               /* 0: no limit of its own */
 };
 
-/* text: the body. unknown: where a name that is not known is let pass it is written here (empty: all are known); NULL:
- * it is refused. GR_EINVAL: e says why. Zeroed or filled, gr_api_request_finish() is legal. */
+/* text: the body. unknown: where a name that is not known is let pass it is written here, as a line for people (empty:
+ * all are known); NULL: it is refused. GR_EINVAL: e says why. Zeroed or filled, gr_api_request_finish() is legal. */
 GR_NODISCARD enum gr_status gr_api_request_parse(enum gr_api_endpoint endpoint, const char *text, size_t len,
                                                  char unknown[GR_API_PARAM_MAX], struct gr_api_request *out,
                                                  struct gr_api_error *e);

@@ -193,6 +193,9 @@ static void test_values_that_are_taken(void **state)
     assert_int_equal(parse_as(GR_API_COMPLETIONS, with(fields[GR_ARRAY_LEN(fields) - 1]), unknown), GR_OK);
     assert_string_equal(unknown, "foo");
     gr_api_request_finish(&r);
+    assert_int_equal(parse_as(GR_API_COMPLETIONS, with("\"a\\nb\\u001b[2J\": 1"), unknown), GR_OK);
+    assert_string_equal(unknown, "a\\nb\\x1b[2J"); /* no line of its own in the log */
+    gr_api_request_finish(&r);
     taken(GR_API_COMPLETIONS,
           with("\"stop\": [\"a\", \"b\"], \"logit_bias\": {\"7\": -100, \"8\": 0.5}, \"logprobs\": 0"));
     assert_true(r.n_stop == 2 && r.biased.n == 2 && r.biased.id[0] == 7 && r.bias.value[0] == -100.0f);
@@ -256,9 +259,23 @@ static void test_the_error_is_json(void **state)
     gr_api_refuse(&e, 404, "model", "%s", "a \"quote\", \xc3\xa4 and half a character: \xc3");
     e.code = "model_not_found";
     char *text = gr_api_error_json(&e);
-    assert_string_equal(text, "{\"error\":{\"message\":\"a \\\"quote\\\", \xc3\xa4 and half a character: \",\"type\":"
-                              "\"not_found_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
+    assert_string_equal(text,
+                        "{\"error\":{\"message\":\"a \\\"quote\\\", \xc3\xa4 and half a character: \\\\xc3\",\"type\":"
+                        "\"not_found_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
     free(text);
+    /* A name of 63 bytes and more that ends within a character, and one with a line end. */
+    const char *const names[] = {
+        "a\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80"
+        "\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80"
+        "\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x80",
+        "a\nb\x1b[2J"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
+        gr_api_refuse(&e, 400, names[i], "%.60s", names[i]);
+        text = gr_api_error_json(&e);
+        assert_non_null(text);
+        assert_null(strpbrk(text, "\n\x1b"));
+        free(text);
+    }
     gr_api_refuse(&e, 500, NULL, "x");
     text = gr_api_error_json(&e);
     assert_string_equal(text, "{\"error\":{\"message\":\"x\",\"type\":\"server_error\",\"param\":null,\"code\":null}}");
