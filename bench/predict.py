@@ -57,9 +57,9 @@ def of_sessions(build, machine, name, args, column, kinds):
                         kinds.get((row["sessions"], mode), kinds.get(mode, "")))
 
 
-def of_sweep(build):
+def of_sweep(build, sweep, label="", fits=()):
     """Rows of `graft-bench sweep` without tensor parallelism: one run to warm up and one that counts, as there."""
-    for row in measured("gpu-sweep-4"):
+    for row in measured(sweep):
         if row["tok/s"] is None or row["tp"] != 1:
             continue
         targets, drafters = row["targets"], row["drafters"]
@@ -70,7 +70,8 @@ def of_sweep(build):
         whole = row["note"] is not None and "all time" in row["note"]
         predicted = predict(build, "tok/s" if whole else "decode tok/s", [[*run, "--prompt-tokens", str(n)] for n in PROMPT_TOKENS])
         name = f"{targets} + {drafters} H100s" if drafters else f"{targets} H100s, pairs" if mode == "trees" else f"{targets} H100s"
-        yield print_row(name, row["sessions"], mode, predicted, row, "tok/s", "acceptance", "")
+        kind = "fit" if (row["sessions"], mode) in fits else ""
+        yield print_row(name + label, row["sessions"], mode, predicted, row, "tok/s", "acceptance", kind)
 
 
 def of_pair(build, machine, name, costs, max_tokens, prompt_tokens, more, match):
@@ -106,7 +107,8 @@ def main():
     print("|---|---:|---|---:|---:|---:|---:|---:|---|")
     one = ["--costs", GEOMETRY, "--one-device", "--groups", "8"]
     long = () if args.quick else (*of_sessions(build, "8B geometry, one H100", "gpu-sessions-short", one, "tok/s", {"plain": "fit"}),
-                                  *of_sweep(build))
+                                  *of_sweep(build, "gpu-sweep-4"), *of_sweep(build, "gpu-sweep-2", ", thrice", {(384, "plain")}),
+                                  *of_sweep(build, "gpu-sweep-4-many", ", again", {(576, "plain")}))
     errors = [*long, *quick(build)]
     print(f"\n{len(errors)} rows; {sum(e <= 15.0 for e in errors)} within 15 %; the worst is {max(errors):.0f} % off.")
     return 1 if args.quick and max(errors) > 15.0 else 0
