@@ -212,6 +212,16 @@ static struct exchange *begin(struct gr_http *h, struct MHD_Connection *c, const
     return x;
 }
 
+/* Its length was not announced, so that it has come. What there is of it is let go at once: its sender may take his
+ * time with the rest. */
+static enum MHD_Result refuse_long_body(struct exchange *x)
+{
+    free(x->body);
+    x->body = NULL;
+    x->len = x->cap = 0;
+    return refuse(x, 413, "the body is larger than the limit of 32 MiB");
+}
+
 static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
 {
     gr_guests_took(x->h->guests, x->guest, n);
@@ -220,7 +230,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
         return x->n_read > 2 * GR_HTTP_BODY_MAX ? MHD_NO : MHD_YES;
     }
     if (x->n_read > GR_HTTP_BODY_MAX) {
-        return refuse(x, 413, "the body is larger than the limit of 32 MiB");
+        return refuse_long_body(x);
     }
     if (x->len + n > x->cap) {
         const size_t cap = 2 * (x->len + n);
