@@ -235,6 +235,8 @@ class Fleet:
         with open(self.api_keys, "w", encoding="utf-8") as f:
             os.fchmod(f.fileno(), 0o600)
             f.write(API_KEY + "\n")
+        self.journal = os.path.join(self.folder, "journal")
+        os.mkdir(self.journal, 0o700)
         self.processes = {}
 
     def start(self, words, env, cwd="/"):
@@ -305,12 +307,13 @@ def units_start_a_fleet():
                         "GRAFT_API_KEY_FILE": fleet.api_keys} if role == "serve" else {"GRAFT_JOIN": "@" + fleet.ready})
             s = settings(here.unit(name))
             env.update(line.replace("%d", fleet.folder).split("=") for line in s["Environment"])
-            fleet.start(shlex.split(s["ExecStart"][0]), env)
+            fleet.start(shlex.split(s["ExecStart"][0].replace("${STATE_DIRECTORY}", fleet.journal)), env)
         assert fleet.complete() == plain_text()
         fleet.check_places()
         fleet.processes["serve"].send_signal(signal.SIGHUP)  # ExecReload
         wait_for(lambda: "were read again" in fleet.log("serve"))
         fleet.end()
+        assert os.listdir(fleet.journal), "no journal"
 
 
 # ---- containers ----
@@ -345,6 +348,8 @@ def containers_are_sound():
     assert services["draft"]["ipc"] == "service:target" and services["target"]["ipc"] == "shareable"
     assert list(file["services"]["target"]["networks"]) == ["fleet"] and file["networks"]["fleet"]["internal"]
     file = read(os.path.join(installed().data, "examples/container/Containerfile"))
+    mounted = [v.split(":") for v in services["serve"]["volumes"]]
+    assert [[where, name in compose()["volumes"]] for name, where in mounted] == [["/var/lib/graft", True]]
     known = set(re.findall(r"^option\('(\w+)'", read(os.path.join(ROOT, "meson_options.txt")), re.M))
     assert set(re.findall(r" -D(\w+)=", file)) <= known
 
@@ -354,6 +359,9 @@ def the_image_has_every_library():
     if not os.path.exists("/etc/debian_version") or not read("/etc/debian_version").startswith("12") or not shutil.which("readelf"):
         raise Skip("not Debian 12, or no readelf")
     file = read(os.path.join(installed().data, "examples/container/Containerfile"))
+    first = set(file.split("FROM debian", 2)[1].replace("\\", " ").split())
+    wanted = read(os.path.join(ROOT, "tools/prepare")).split("packages=(", 1)[1].split(")", 1)[0].replace("\\", " ").split()
+    assert set(wanted) - {"ca-certificates", "libcmocka-dev", "ibverbs-providers"} <= first, set(wanted) - first
     packages = file.rsplit("apt-get install", 1)[1].split("&&")[0].replace("\\", " ").split()[2:]
     listed = subprocess.run(["dpkg", "-L", *packages, "libc6", "libgcc-s1"], capture_output=True, text=True, check=False).stdout
     there = {os.path.basename(line) for line in listed.splitlines()}
@@ -371,7 +379,7 @@ def containers_start_a_fleet():
     with contextlib.ExitStack() as stack:
         fleet = Fleet(stack)
         for s in sorted(compose()["services"].values(), key=lambda s: role_of(told(s)) != "serve"):
-            words = " ".join(told(s)).replace("/run/secrets", fleet.folder).replace("serve:5055", "@" + fleet.ready)
+            words = " ".join(told(s)).replace("/run/secrets", fleet.folder).replace("serve:5055", "@" + fleet.ready).replace("/var/lib/graft", fleet.journal)
             words = words.replace("--control :5055", "--control 127.0.0.1:0 --ready-file " + fleet.ready)
             words = shlex.split(words.replace("--http :8000", "--http 127.0.0.1:0"))
             env = {k: v.replace("/run/secrets", fleet.folder) for k, v in s["environment"].items()}
