@@ -103,7 +103,8 @@ static bool make_room(struct gr_stream *s, size_t n)
     return bytes != NULL;
 }
 
-static enum gr_status append(struct gr_stream *s, const char *bytes, size_t n)
+/* For n bytes more, which come together or not at all. */
+static enum gr_status let_in(struct gr_stream *s, size_t n)
 {
     if (s->left || s->ended) {
         return GR_ECLOSED;
@@ -113,15 +114,22 @@ static enum gr_status append(struct gr_stream *s, const char *bytes, size_t n)
         s->ended = s->cut = true;
         return GR_ELIMIT;
     }
+    return GR_OK;
+}
+
+static void append(struct gr_stream *s, const char *bytes, size_t n)
+{
     memcpy(s->bytes + s->len, bytes, n);
     s->len += n;
-    return GR_OK;
 }
 
 enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n)
 {
     pthread_mutex_lock(&s->lock);
-    const enum gr_status st = append(s, bytes, n);
+    const enum gr_status st = let_in(s, n);
+    if (st == GR_OK) {
+        append(s, bytes, n);
+    }
     wake_reader(s);
     pthread_mutex_unlock(&s->lock);
     return st;
@@ -129,10 +137,14 @@ enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n)
 
 enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text)
 {
+    const size_t n = strlen(text);
     pthread_mutex_lock(&s->lock);
-    enum gr_status st = append(s, "data: ", 6);
-    st = st == GR_OK ? append(s, text, strlen(text)) : st;
-    st = st == GR_OK ? append(s, "\n\n", 2) : st;
+    const enum gr_status st = let_in(s, 6 + n + 2);
+    if (st == GR_OK) {
+        append(s, "data: ", 6);
+        append(s, text, n);
+        append(s, "\n\n", 2);
+    }
     wake_reader(s);
     pthread_mutex_unlock(&s->lock);
     return st;

@@ -25,7 +25,7 @@ void gr_stream_begin(struct gr_stream *s, int http_status, const char *type);
 bool gr_stream_has_begun(struct gr_stream *s);
 /* GR_ELIMIT: too much waits; the stream has ended, cut. GR_ECLOSED: nobody reads it any more. */
 GR_NODISCARD enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n);
-/* "data: TEXT" and a blank line, of a stream of events. */
+/* "data: TEXT" and a blank line, of a stream of events; all of it or nothing. */
 GR_NODISCARD enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text);
 void gr_stream_end(struct gr_stream *s);
 /* Ends it with an error: the whole response where none has begun, else one more event. */

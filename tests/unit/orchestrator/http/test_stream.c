@@ -1,0 +1,132 @@
+/* What waits to be read of a response: bounded in bytes, cut at a whole event, and its reader woken once for each wait.
+ */
+#include "orchestrator/http/stream.h"
+#include "tests/quiet_log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static void on_wake(void *ctx)
+{
+    (*(int *)ctx)++;
+}
+
+static struct gr_stream *make(int *n_wake)
+{
+    struct gr_stream *s = NULL;
+    *n_wake = 0;
+    assert_int_equal(gr_stream_create(on_wake, n_wake, &s), GR_OK);
+    return s;
+}
+
+/* Reads to the end. Returns how many bytes that were; they end with an event's end. */
+static size_t read_out(struct gr_stream *s, bool *cut_out)
+{
+    static char bytes[1 << 16];
+    bool ended = false;
+    size_t all = 0;
+    char tail[2] = {'\n', '\n'};
+    while (!ended) {
+        const size_t n = gr_stream_read(s, bytes, sizeof(bytes), &ended, cut_out);
+        assert_true(n > 0 || ended);
+        if (n >= 2) {
+            memcpy(tail, bytes + n - 2, 2);
+        }
+        all += n;
+    }
+    assert_true(tail[0] == '\n' && tail[1] == '\n');
+    return all;
+}
+
+static void test_nobody_reads(void **state)
+{
+    (void)state;
+    static char text[1000];
+    int n_wake;
+    bool cut = false;
+    size_t n_taken = 0;
+    struct gr_stream *s = make(&n_wake);
+    memset(text, 'x', sizeof(text) - 1);
+    gr_stream_begin(s, 200, "text/event-stream");
+    while (gr_stream_write_event(s, text) == GR_OK) {
+        n_taken += sizeof(text) - 1 + 8;
+        assert_true(n_taken <= GR_STREAM_BYTES_MAX + 2 * sizeof(text));
+    }
+    assert_true(n_taken >= GR_STREAM_BYTES_MAX - sizeof(text));
+    assert_true(gr_stream_is_left(s)); /* who makes it stops */
+    assert_int_equal(gr_stream_write_event(s, text), GR_ECLOSED);
+    const size_t n_read = read_out(s, &cut);
+    assert_true(cut && n_read >= n_taken && n_read <= GR_STREAM_BYTES_MAX + 2 * sizeof(text));
+    gr_stream_drop(s);
+}
+
+static void test_who_reads_is_not_cut(void **state)
+{
+    (void)state;
+    static char text[1000], bytes[4096];
+    int n_wake;
+    bool ended = false, cut = false;
+    struct gr_stream *s = make(&n_wake);
+    memset(text, 'x', sizeof(text) - 1);
+    gr_stream_begin(s, 200, "text/event-stream");
+    for (size_t n = 0; n < 3 * GR_STREAM_BYTES_MAX; n += sizeof(text)) {
+        gr_stream_wait(s, false);
+        assert_int_equal(gr_stream_write_event(s, text), GR_OK);
+        assert_int_equal(gr_stream_read(s, bytes, sizeof(bytes), &ended, &cut), sizeof(text) - 1 + 8);
+        assert_false(ended || cut);
+    }
+    assert_int_equal(n_wake, (3 * GR_STREAM_BYTES_MAX + sizeof(text) - 1) / sizeof(text));
+    gr_stream_end(s);
+    assert_int_equal(gr_stream_read(s, bytes, sizeof(bytes), &ended, &cut), 0);
+    assert_true(ended && !cut);
+    gr_stream_drop(s);
+}
+
+/* A whole answer is one piece, which may be larger than what may wait of a stream. */
+static void test_one_large_piece(void **state)
+{
+    (void)state;
+    int n_wake;
+    bool cut = false;
+    const size_t n = 2 * GR_STREAM_BYTES_MAX;
+    char *text = malloc(n);
+    struct gr_stream *s = make(&n_wake);
+    assert_non_null(text);
+    memset(text, '\n', n);
+    gr_stream_begin(s, 200, "application/json");
+    assert_int_equal(gr_stream_write(s, text, n), GR_OK);
+    gr_stream_end(s);
+    assert_int_equal(read_out(s, &cut), n);
+    assert_false(cut);
+    gr_stream_drop(s);
+    free(text);
+}
+
+static void test_a_reader_that_left(void **state)
+{
+    (void)state;
+    int n_wake;
+    struct gr_stream *s = make(&n_wake);
+    gr_stream_wait(s, true);
+    gr_stream_leave(s);
+    gr_stream_begin(s, 200, "text/event-stream");
+    assert_int_equal(gr_stream_write_event(s, "x"), GR_ECLOSED);
+    gr_stream_end(s);
+    assert_int_equal(n_wake, 0); /* its connection is another's by now */
+    gr_stream_drop(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nobody_reads),
+        cmocka_unit_test(test_who_reads_is_not_cut),
+        cmocka_unit_test(test_one_large_piece),
+        cmocka_unit_test(test_a_reader_that_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
