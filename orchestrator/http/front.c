@@ -295,7 +295,8 @@ static void begin_stream(struct gr_job *j, uint64_t now_ns)
     }
 }
 
-static void on_opened(struct gr_job_answer *a, const struct gr_msg *m)
+/* The response begins when all its answers are open, and what is to be kept of them is. */
+static void on_opened(struct gr_job_answer *a, const struct gr_msg *m, uint64_t now_ns)
 {
     a->session = m->session;
     a->turn = m->opened.turn;
@@ -304,6 +305,9 @@ static void on_opened(struct gr_job_answer *a, const struct gr_msg *m)
     gr_log_about(&about);
     log_info("session %" GR_SESSION_ID_PRI " answers request %s", m->session, a->job->reply.id);
     gr_log_about(NULL);
+    if (++a->job->n_opened == a->job->n_answer) {
+        begin_stream(a->job, now_ns);
+    }
 }
 
 static void stop_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t now_ns)
@@ -366,7 +370,8 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
 
 static int refusal_status(uint32_t code)
 {
-    return code == (uint32_t)-GR_AGAIN ? 429 : code == (uint32_t)-GR_EDRAINING ? 503 : 400;
+    const bool is_ours = code == (uint32_t)-GR_EDRAINING || code == (uint32_t)-GR_EIO;
+    return code == (uint32_t)-GR_AGAIN ? 429 : is_ours ? 503 : 400;
 }
 
 void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
@@ -377,7 +382,7 @@ void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m
     }
     switch (m->type) {
     case GR_MSG_OPENED:
-        on_opened(a, m);
+        on_opened(a, m, now_ns);
         break;
     case GR_MSG_COMMIT:
         on_commit(f, a, m, now_ns);
@@ -489,7 +494,6 @@ static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
             open_answer(f, &j->answer[i], now_ns);
         }
     }
-    begin_stream(j, now_ns);
 }
 
 /* ---- the loop ---- */
@@ -517,7 +521,7 @@ static void look_for_gone(struct gr_front *f)
 
 static void ping(struct gr_job *j, uint64_t now_ns)
 {
-    if (j->request.stream && !j->failed && now_ns - j->said_ns >= GR_FRONT_PING_NS) {
+    if (gr_stream_has_begun(j->stream) && j->request.stream && !j->failed && now_ns - j->said_ns >= GR_FRONT_PING_NS) {
         wrote(j, gr_stream_write(j->stream, ": ping\n", 7), now_ns);
     }
 }

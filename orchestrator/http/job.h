@@ -36,7 +36,7 @@ struct gr_job {
     struct gr_reply reply;
     struct gr_stream *stream;     /* a reference of its own */
     struct gr_job_answer *answer; /* owned, (n_answer) */
-    int n_answer, n_over;
+    int n_answer, n_opened, n_over;
     bool failed;      /* its response has ended; answers that still run are given up */
     uint64_t said_ns; /* when something was last written */
     struct gr_job *next;

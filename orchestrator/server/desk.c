@@ -534,6 +534,9 @@ static void on_read(const struct gr_desk *d, uint32_t client, const struct gr_ms
 {
     struct gr_msg reply = {.type = GR_MSG_TEXT, .session = m->session};
     const char *wrong = read_text(d, m->session, &reply);
+    if (d->io.keeper.hold != NULL) { /* an end that it tells of may not be durable yet */
+        hold(d, client);
+    }
     if (wrong != NULL) {
         send_error(d, client, m->session, GR_ENOTFOUND, wrong);
     } else {

@@ -1,5 +1,6 @@
 #include "orchestrator/server/keeper.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/ledger/scribe.h"
@@ -12,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define NOTE_NS GR_S /* how often tokens of turns that go on are noted: what a restart computes again is no more */
+
 struct over {
     uint64_t session, due_ns;
 };
@@ -23,6 +26,7 @@ struct gr_keeper {
     const struct gr_orch *orch; /* borrowed */
     uint64_t last_seq;          /* of what was noted last */
     uint64_t now_ns;            /* when it ran last */
+    uint64_t note_ns;           /* when tokens are noted next */
     bool failed;                /* the journal takes nothing any more, and clients were told */
     char why[GR_MSG_TEXT_MAX];  /* the same, for clients */
     char wrong[GR_MSG_TEXT_MAX];
@@ -353,6 +357,23 @@ static uint64_t close_over(struct gr_keeper *k)
     return k->n_over > 0 ? k->over[k->first].due_ns : UINT64_MAX;
 }
 
+/* Nobody waits for these records. Returns when the next are due; UINT64_MAX: no turn goes on. */
+static uint64_t put_running(struct gr_keeper *k)
+{
+    const struct gr_ledger *l = gr_scribe_ledger(k->scribe);
+    bool some = false;
+    if (k->now_ns < k->note_ns) {
+        return k->note_ns;
+    }
+    for (uint32_t i = 0; i < gr_ledger_n(l); i++) {
+        const struct gr_ledger_session *s = gr_ledger_at(l, i);
+        some = some || s->state == GR_LEDGER_TURN;
+        (void)put_tokens(k, s); /* logged */
+    }
+    k->note_ns = k->now_ns + NOTE_NS;
+    return some ? k->note_ns : UINT64_MAX;
+}
+
 uint64_t gr_keeper_run(struct gr_keeper *k, uint64_t now_ns)
 {
     struct gr_journal *j = gr_scribe_journal(k->scribe);
@@ -365,7 +386,11 @@ uint64_t gr_keeper_run(struct gr_keeper *k, uint64_t now_ns)
         fail(k);
     }
     lose_clients(k, "what was to be told of the turn has waited for the journal's disk for too long");
-    return k->failed ? UINT64_MAX : close_over(k);
+    if (k->failed) {
+        return UINT64_MAX;
+    }
+    const uint64_t over_ns = close_over(k), note_ns = put_running(k);
+    return GR_MIN(over_ns, note_ns);
 }
 
 void gr_keeper_flush(struct gr_keeper *k, uint64_t now_ns)

@@ -9,14 +9,16 @@ import os
 import signal
 import time
 
-from harness import DRAFT, TARGET, alive, case, children, generate, main, run, wait_for
+from endpoint import Endpoint
+from harness import DRAFT, SLOW, TARGET, Skip, case, generate, main, run, wait_for
 from served import FIXED, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
+LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
 
 
 def plain(prompt, tokens, *args):
-    return generate("--prompt", prompt, "--ignore-eos", "--max-tokens", str(tokens), "--method", "none", *args)["token_ids"]
+    return generate("--prompt", prompt, "--ignore-eos", "--max-tokens", str(tokens), "--method", "none", *args)
 
 
 class Kept(Serve):
@@ -49,6 +51,10 @@ class Kept(Serve):
     def text_when_over(self, session):
         wait_for(lambda: self.text(session)["finish_reason"] != "running", 60)
         return self.text(session)
+
+
+class KeptEndpoint(Kept, Endpoint):
+    """The same with an endpoint."""
 
 
 @contextlib.contextmanager
@@ -84,10 +90,10 @@ def an_idle_session_is_there_again_and_goes_on():
 
 @case
 def turns_go_on_and_can_be_read_when_they_are_over():
-    want = {p: plain(p, 600) for p in PROMPTS}
+    want = {p: plain(p, 300) for p in PROMPTS}
     with served() as s:
-        clients = {p: s.start(*FIXED, prompt=p, tokens=600) for p in PROMPTS}
-        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 20]) == 4)
+        clients = {p: s.start(*FIXED, prompt=p, tokens=300) for p in PROMPTS}
+        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]) == 4)
         before = {x["id"] for x in s.sessions()}
         s.kill()
         for c in clients.values():
@@ -95,19 +101,63 @@ def turns_go_on_and_can_be_read_when_they_are_over():
             assert c.returncode == 1 and "orchestrator" in err, err
         got = [s.text_when_over(x) for x in before]
         assert all(x["finish_reason"] == "length" and x["error"] == "" for x in got), got
-        assert sorted(x["token_ids"] for x in got) == sorted(want.values()), [len(x["token_ids"]) for x in got]
+        text_of = {tuple(x["token_ids"]): x["text"] for x in want.values()}
+        assert {tuple(x["token_ids"]) for x in got} == set(text_of), [len(x["token_ids"]) for x in got]
         s.kill()  # an answer that is over is still there
         assert s.text(got[0]["session"])["token_ids"] == got[0]["token_ids"]
         shown = s.graft("session", "show", got[0]["session"], "--text", "--model", TARGET).stdout
-        assert len(shown) > 1000, shown
+        assert shown == text_of[tuple(got[0]["token_ids"])] + "\n", shown
         s.graft("session", "close", got[0]["session"])
         assert s.ask_now("session", "show", got[0]["session"], "--text", "--json").returncode == 1
         assert s.ask_now("session", "close", UNKNOWN).returncode == 1
 
 
+def streams_outlive_a_kill(n, tokens):
+    """n answers over HTTP, of which the server is killed when all have begun."""
+    want = {p: plain(p, tokens)["token_ids"] for p in PROMPTS}
+    with contextlib.ExitStack() as stack:
+        s = stack.enter_context(KeptEndpoint("--model", TARGET, "--queue-timeout", "60"))
+        stack.enter_context(worker("graft-target", s.folder, s.address, "--rejoin-timeout", "60", "--sessions", str(n),
+                                   "--max-model-len", str(tokens + 64)))
+        s.wait()
+        body = {"max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+        for i in range(n):
+            c, _ = s.open("POST", "/v1/completions", dict(body, prompt=PROMPTS[i % len(PROMPTS)]))
+            stack.callback(c.close)
+        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 10]) == n, 60)
+        before = {x["id"]: x["tokens"] for x in s.sessions()}
+        begin = time.monotonic()
+        os.kill(s.server(), signal.SIGKILL)
+
+        def moves():
+            if s.ask_now("session", "list").returncode != 0:
+                return False
+            now = {x["id"]: x["tokens"] for x in s.sessions()}
+            return all(x not in now or now[x] > before[x] for x in before)
+        wait_for(moves, 60)
+        took = time.monotonic() - begin
+        print(f"# {n} streams: all moved again {took:.2f} s after the kill", flush=True)
+        assert took < 10 * SLOW, took  # of a machine of its own: under 2 s
+        got = [s.text_when_over(x) for x in before]
+        assert all(x["finish_reason"] == "length" and x["token_ids"] in want.values() for x in got), got
+        assert len(before) == n
+
+
+@case
+def eight_streams_outlive_a_kill():
+    streams_outlive_a_kill(8, 200)
+
+
+@case
+def sixty_four_streams_outlive_a_kill():
+    if not LONG:
+        raise Skip("in the long form")
+    streams_outlive_a_kill(64, 120)
+
+
 @case
 def another_order_of_sums_does_not_go_on():
-    with served("--queue-timeout", "3", draft=False, workers=("--cpu-kernels", "c")) as s:
+    with served("--queue-timeout", "1", draft=False, workers=("--cpu-kernels", "c")) as s:
         c = s.start(prompt=PROMPTS[0], tokens=3000)
         s.wait_running()
         session = s.sessions()[0]["id"]

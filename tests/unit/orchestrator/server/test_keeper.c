@@ -256,6 +256,7 @@ static void test_an_answer_is_read_until_its_time_is_over(void **state)
     assert_int_equal(gr_orch_n_session(p->w->orch), 0);
     assert_int_equal(gr_keeper_run(p->k, p->w->now_ns), p->w->now_ns + OVER_NS);
     ask(p, 1, &(struct gr_msg){.type = GR_MSG_READ, .session = id});
+    flush(p);
     assert_int_equal(told.n_msg[1][GR_MSG_TEXT], 1);
     end(p);
     start(p);
