@@ -115,6 +115,11 @@ const struct gr_totals *gr_orch_totals(const struct gr_orch *o)
     return &o->totals;
 }
 
+void gr_orch_handed_over(struct gr_orch *o, uint64_t ns, uint32_t n)
+{
+    gr_histogram_add(&o->totals.hand_over, ns, n);
+}
+
 const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out)
 {
     const struct session *s = orch_find(o, session);

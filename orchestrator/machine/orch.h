@@ -179,6 +179,9 @@ bool gr_orch_fill_kept(const struct gr_orch *o, uint64_t session, struct gr_msg_
 
 /* Over all sessions and workers, since the machine was created. */
 const struct gr_totals *gr_orch_totals(const struct gr_orch *o);
+/* The machine has no clock: who feeds it tells how long it took from reading a
+ * COMMIT until its n tokens were handed over. */
+void gr_orch_handed_over(struct gr_orch *o, uint64_t ns, uint32_t n);
 
 struct gr_session_info {
     uint64_t id, idle_ns;

@@ -52,6 +52,7 @@ struct gr_totals {
     uint64_t workers_joined[2], workers_lost[2]; /* by enum gr_worker_role */
     uint64_t workers_refused, drafter_errors, reopens, evictions, transcript_mismatches;
     struct gr_histogram queue, first_token, inter_token, turn; /* of turns */
+    struct gr_histogram hand_over;        /* of tokens: from reading their COMMIT until their clients have them */
     struct gr_histogram draft_round_trip; /* of rounds with a tree: from VERDICT until the tree is there */
 };
 

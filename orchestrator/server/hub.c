@@ -287,12 +287,19 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
     return GR_OK;
 }
 
-static enum gr_status on_worker_msg(struct gr_hub *h, uint32_t worker, const struct gr_msg *m)
+static enum gr_status on_worker_msg(struct gr_hub *h, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
 {
     if (m->type == GR_MSG_JOIN) {
         return on_join(h, worker, m);
     }
-    return h->link[worker].joined ? gr_orch_on_msg(h->orch, worker, m, gr_clock_ns()) : GR_EPROTO;
+    if (!h->link[worker].joined) {
+        return GR_EPROTO;
+    }
+    const enum gr_status st = gr_orch_on_msg(h->orch, worker, m, now_ns);
+    if (m->type == GR_MSG_COMMIT && st == GR_OK) {
+        gr_orch_handed_over(h->orch, gr_clock_ns() - now_ns, m->commit.ids.n);
+    }
+    return st;
 }
 
 /* Messages of one link that are handled before the others have their turn. */
@@ -303,13 +310,14 @@ static bool receive_worker(struct gr_hub *h, uint32_t worker)
     struct link *l = &h->link[worker];
     for (int i = 0; i < BATCH_MAX; i++) {
         struct gr_msg m;
+        const uint64_t now_ns = gr_clock_ns();
         enum gr_status st = l->broken ? GR_ECLOSED : gr_control_recv(l->control, &m);
         if (st == GR_AGAIN) {
             gr_link_watch_read(&h->watch, worker, false);
             return i > 0;
         }
         if (st == GR_OK) {
-            st = on_worker_msg(h, worker, &m);
+            st = on_worker_msg(h, worker, &m, now_ns);
             gr_msg_finish(&m);
         }
         if (st != GR_OK) {
