@@ -23,6 +23,7 @@ int gr_bench_kernels(int argc, char **argv);
 int gr_bench_tune(int argc, char **argv);
 int gr_bench_transport(int argc, char **argv);
 int gr_bench_simulate(int argc, char **argv);
+int gr_bench_serve(int argc, char **argv);
 int gr_bench_server(int argc, char **argv);
 
 #endif

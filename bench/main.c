@@ -19,7 +19,8 @@ static const struct {
     {"sessions", gr_bench_sessions}, {"stages", gr_bench_stages},
     {"gates", gr_bench_gates},       {"tune", gr_bench_tune},
     {"kernels", gr_bench_kernels},   {"transport", gr_bench_transport},
-    {"simulate", gr_bench_simulate}, {"server", gr_bench_server},
+    {"simulate", gr_bench_simulate}, {"serve", gr_bench_serve},
+    {"server", gr_bench_server},
 };
 
 static void usage(FILE *out)

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#define GR_TABLE_COLUMN_MAX 24 /* columns of a table, at most */
+#define GR_TABLE_COLUMN_MAX 64 /* columns of a table, at most */
 
 struct json_t;
 

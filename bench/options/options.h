@@ -22,6 +22,7 @@ enum gr_bench_command {
     GR_BENCH_SWEEP = 1 << 10,
     GR_BENCH_CLIENTS = 1 << 11,
     GR_BENCH_SERVER = 1 << 12,
+    GR_BENCH_SERVE = 1 << 13,
 };
 
 /* Limits of options, which the benchmarks' arrays have. */
@@ -36,7 +37,9 @@ enum gr_bench_command {
 #define GR_TUNE_REP_MAX 1001
 #define GR_GATE_RUN_MAX 9 /* results of a command */
 #define GR_SWEEP_REPEAT_MAX 20
-#define GR_SWEEP_AXIS_MAX 8 /* values of one axis of a sweep */
+#define GR_SWEEP_AXIS_MAX 8       /* values of one axis of a sweep */
+#define GR_SERVE_AT_ONCE_MAX 4096 /* requests on their way */
+#define GR_SERVE_REQUESTS_MAX 1000000
 #define GR_STEP_ITERS_MAX 10000000
 #define GR_STEP_BYTES_MIN 8 /* a frame's number */
 #define GR_STEP_PATH 6      /* accepted nodes of transport's round, and rows of its features */
@@ -48,6 +51,7 @@ enum gr_bench_test { GR_BENCH_PING, GR_BENCH_ROUND };
 enum gr_bench_launcher { GR_BENCH_BY_AUTO, GR_BENCH_BY_NONE, GR_BENCH_BY_MPIRUN, GR_BENCH_BY_SRUN };
 enum gr_bench_plots { GR_BENCH_PLOTS_SVG, GR_BENCH_PLOTS_PNG, GR_BENCH_PLOTS_NONE };
 enum gr_bench_verbs_mode { GR_BENCH_ONE_SIDED, GR_BENCH_TWO_SIDED };
+enum gr_bench_backend { GR_BENCH_OPENAI, GR_BENCH_OPENAI_CHAT };
 enum gr_bench_tuned { GR_BENCH_GEMM, GR_BENCH_ATTENTION };
 
 /* The rows' numbers: GR_BENCH_OPTION_model ... */

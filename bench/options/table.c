@@ -6,7 +6,7 @@
 #define SWEEPS (GR_BENCH_SWEEP | GR_BENCH_CLIENTS)
 #define EVERY                                                                                         \
     (PAIRS | GR_BENCH_LONG | GR_BENCH_TREE_SIZES | GR_BENCH_STAGES | GR_BENCH_GATES | GR_BENCH_TUNE | \
-     GR_BENCH_KERNELS | GR_BENCH_TRANSPORT | GR_BENCH_SIMULATE | GR_BENCH_SERVER | SWEEPS)
+     GR_BENCH_KERNELS | GR_BENCH_TRANSPORT | GR_BENCH_SIMULATE | GR_BENCH_SERVER | GR_BENCH_SERVE | SWEEPS)
 
 enum group {
     GROUP_GENERAL,
@@ -15,6 +15,7 @@ enum group {
     GROUP_PROMPT,
     GROUP_MEASURE,
     GROUP_FLEET,
+    GROUP_ENDPOINT,
     GROUP_GATES,
     N_GROUP
 };
@@ -26,6 +27,7 @@ static const struct gr_option_group groups[N_GROUP] = {
     [GROUP_PROMPT] = {"prompt", "Prompts and contexts"},
     [GROUP_MEASURE] = {"measure", "What is measured, how"},
     [GROUP_FLEET] = {"fleet", "Fleets and their clients"},
+    [GROUP_ENDPOINT] = {"endpoint", "Requests to an endpoint"},
     [GROUP_GATES] = {"gates", "Gates"},
 };
 
@@ -38,6 +40,8 @@ static const struct gr_option_command commands[] = {
      "many clients on fleets of workers, over counts of hosts, targets, drafters, ranks and sessions", NULL},
     {GR_BENCH_CLIENTS, "graft-bench", "clients", "--connect HOST:PORT [options]",
      "what a running server gives to many sessions at once", NULL},
+    {GR_BENCH_SERVE, "graft-bench", "serve", "--base-url http://HOST:PORT [options]",
+     "what an OpenAI-like endpoint gives to many requests, at a rate or so many at a time, as vllm bench serve", NULL},
     {GR_BENCH_TREE_SIZES, "graft-bench", "trees", "[options]",
      "the automatic tree against fixed sizes and plain decoding, prompt by prompt", NULL},
     {GR_BENCH_SESSIONS, "graft-bench", "sessions", "[options]",

@@ -35,7 +35,7 @@ CASES = [
     (["graft-target", "--specpv", ""], {"off", "on"}, None),
     (["graft-target", "--"], {"--listen", "--join"}, {"--prompt", "--target"}),
     (["/opt/bin/graft-draft", "--targ"], {"--target"}, None),
-    (["graft-bench", ""], {"e2e", "sweep", "clients", "server", "trees", "sessions", "simulate", "stages", "gates", "tune", "kernels", "transport", "--help",
+    (["graft-bench", ""], {"e2e", "sweep", "clients", "serve", "server", "trees", "sessions", "simulate", "stages", "gates", "tune", "kernels", "transport", "--help",
                            "--version"}, None),
     (["graft-bench", "e2e", "--mod"], {"--model", "--modes"}, None),
     (["graft-bench", "e2e", "--modes", "co-located,"], {"co-located,co-located", "co-located,pair"}, None),

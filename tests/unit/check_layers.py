@@ -85,7 +85,7 @@ ROOMS = {
     "orchestrator/programs": ["bench/options", "common/base", "common/options", "common/process", "common/protocol", "draft_worker", "orchestrator/cli",
                               "orchestrator/launch", "target_worker", "transport/worker"],
 }
-ANYTHING = ("bench", "bench/cuda", "bench/server", "bench/sweep")  # they measure all rooms
+ANYTHING = ("bench", "bench/cuda", "bench/serve", "bench/server", "bench/sweep")  # they measure all rooms
 ENDINGS = (".c", ".h", ".cu", ".cuh", ".inc")
 
 
