@@ -21,6 +21,7 @@
 struct gr_client {
     struct gr_client_config config;
     struct curl_slist *headers;
+    CURLM *multi; /* of all loads: connections of one are used again by the next */
 };
 
 /* A request that is on its way; kept for the next one. */
@@ -35,7 +36,7 @@ struct load_run {
     const struct gr_load *load;
     const struct gr_client *client;
     struct gr_gaps *gaps;
-    CURLM *multi;
+    CURLM *multi; /* the client's */
     int epoll_fd;
     uint64_t begin_ns, timer_ns; /* UINT64_MAX: libcurl waits for no time */
     struct slot *slot;           /* (load->at_once) */
@@ -65,7 +66,8 @@ enum gr_status gr_client_open(const struct gr_client_config *config, struct gr_c
     c->config = *config;
     snprintf(bearer, sizeof(bearer), "Authorization: Bearer %s", config->key != NULL ? config->key : "");
     /* Without an Expect a long body is sent at once, and not after a second. */
-    const bool good = add_header(c, "Content-Type: application/json") && add_header(c, "Expect:") &&
+    c->multi = curl_multi_init();
+    const bool good = c->multi != NULL && add_header(c, "Content-Type: application/json") && add_header(c, "Expect:") &&
                       (config->key == NULL || add_header(c, bearer));
     if (!good) {
         gr_client_close(c);
@@ -79,6 +81,7 @@ void gr_client_close(struct gr_client *c)
 {
     if (c != NULL) {
         curl_slist_free_all(c->headers);
+        curl_multi_cleanup(c->multi);
         free(c);
         curl_global_cleanup();
     }
@@ -357,10 +360,9 @@ static bool begin(struct load_run *r)
 {
     const int n = r->load->at_once;
     r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    r->multi = curl_multi_init();
     r->slot = calloc((size_t)n, sizeof(*r->slot));
     r->idle = calloc((size_t)n, sizeof(*r->idle));
-    if (r->epoll_fd < 0 || r->multi == NULL || r->slot == NULL || r->idle == NULL) {
+    if (r->epoll_fd < 0 || r->slot == NULL || r->idle == NULL) {
         return false;
     }
     while (r->n_idle < n) {
@@ -384,7 +386,8 @@ static void finish(struct load_run *r)
         curl_easy_cleanup(r->slot[i].easy);
         gr_events_finish(&r->slot[i].events);
     }
-    curl_multi_cleanup(r->multi);
+    curl_multi_setopt(r->multi, CURLMOPT_SOCKETFUNCTION, NULL);
+    curl_multi_setopt(r->multi, CURLMOPT_TIMERFUNCTION, NULL);
     if (r->epoll_fd >= 0) {
         close(r->epoll_fd);
     }
@@ -395,7 +398,8 @@ static void finish(struct load_run *r)
 enum gr_status gr_client_load(struct gr_client *c, const struct gr_load *load, struct gr_answer *answer,
                               struct gr_gaps *gaps, uint64_t *duration_ns_out)
 {
-    struct load_run r = {.load = load, .client = c, .gaps = gaps, .epoll_fd = -1, .timer_ns = UINT64_MAX};
+    struct load_run r = {
+        .load = load, .client = c, .multi = c->multi, .gaps = gaps, .epoll_fd = -1, .timer_ns = UINT64_MAX};
     *duration_ns_out = 0;
     if (!allow_files(load->at_once)) {
         return GR_ELIMIT;

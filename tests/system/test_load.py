@@ -22,7 +22,7 @@ from served import Folder, free_port
 BENCH = os.path.join(BUILD, "graft-bench")
 LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
 SECONDS = 600 if LONG else 4
-STREAMS = 256
+STREAMS = 256 if SLOW == 1 else 64  # a sanitizer's memory and times tell nothing
 KEY = "a-key-of-the-test-0123456789"
 # What vllm bench serve writes into its result file, but for audio (rtfx) and pieces by the second.
 VLLM_KEYS = {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate",
@@ -271,11 +271,14 @@ def many_streams_at_once():
               + ", ".join(f"{k} {' '.join(f'{m[k]:.1f}' for m in [first, *samples, last])}" for k in first))
         assert row["failed"] == 0 and row["texts_differ"] == 0 and row["max_concurrent_requests"] == STREAMS, row
         assert n == row["total_output_tokens"], (n, row)
+        assert row["longest_gap_ms"] < 1e4 * SLOW and row["max_ttft_ms"] < 2e4 * SLOW, row
+        if SLOW != 1:
+            return
         # A worker's pool of KV is memory from the start, but is touched block by block.
         for name, most in (("graft serve", 8), ("graft-target", 16 if LONG else 128), ("graft-draft", 16 if LONG else 128)):
             assert last[name] - first[name] < most, (name, first, last)
-        assert over < 0.01, over
-        assert row["longest_gap_ms"] < 1e4 * SLOW and row["max_ttft_ms"] < 2e4 * SLOW, row
+        # A process that stands beside the test for seconds takes the CPU in the middle of a token now and then.
+        assert over < (0.01 if LONG else 0.05) and mean_us < 300, (over, mean_us)
 
 
 sys.exit(main())
