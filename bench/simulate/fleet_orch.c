@@ -195,7 +195,7 @@ static void drop(void *ctx, uint32_t worker)
 void fleet_orch_join(struct gr_fleet *f, const struct fleet_worker *w)
 {
     struct gr_worker_info info = {.role = w->is_target ? GR_WORKER_TARGET : GR_WORKER_DRAFT,
-                                  .incarnation = w->life,
+                                  .incarnation = (uint64_t)w->index << 32 | w->life,
                                   .n_vocab = (uint32_t)w->lm->n_vocab,
                                   .n_ctx_max = (uint32_t)w->lm->n_ctx_max,
                                   .pid = w->device + 1,

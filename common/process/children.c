@@ -8,6 +8,7 @@
 #include "common/process/signal_hint.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -86,6 +88,7 @@ static void become_child(const struct gr_children *c, const struct gr_child *k, 
         unsetenv("GRAFT_KEY_FILE"); /* it would go before */
         setenv("GRAFT_KEY", c->key_hex, 1);
     }
+    setenv("GRAFT_SEAT", k->seat, !k->rule.keeps_seat);
     gr_joined_hand_over(k->joined_fd, k->silent, k->restart.worked);
     execv(k->argv[0], k->argv);
     log_error("cannot start %s: %s", k->argv[0], strerror(errno));
@@ -135,6 +138,16 @@ static char **copy_words(const char *const *word)
     return copy;
 }
 
+/* A name that nobody else has; where there is no randomness, the time and the process are as good. */
+static void make_seat(char out[17])
+{
+    uint64_t name = 0;
+    if (getrandom(&name, sizeof(name), 0) != (ssize_t)sizeof(name)) {
+        name = gr_clock_ns() ^ (uint64_t)getpid() << 40;
+    }
+    snprintf(out, 17, "%016" PRIx64, name);
+}
+
 enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
                                  const struct gr_child_rule *rule, int *index_out)
 {
@@ -145,6 +158,7 @@ enum gr_status gr_children_start(struct gr_children *c, const char *name, const 
         log_error("eventfd: %s", strerror(errno));
         return GR_EIO;
     }
+    make_seat(k->seat);
     k->name = strdup(name);
     k->argv = copy_words(argv);
     if (k->name == NULL || k->argv == NULL) {

@@ -23,6 +23,8 @@ struct gr_child_rule {
     /* Exit status 0, and GR_EXIT_ORCHESTRATOR_LOST, are its end; otherwise they mean that nobody told it to end: it
      * lost its link. */
     bool status_0_ends;
+    /* A worker whose seat may have been named outside (GRAFT_SEAT); else each child has one of its own. */
+    bool keeps_seat;
 };
 
 struct gr_child {
@@ -30,6 +32,7 @@ struct gr_child {
     char **argv; /* owned, NULL-terminated */
     struct gr_child_rule rule;
     struct gr_restart restart;
+    char seat[17];                 /* GRAFT_SEAT of all its lives */
     pid_t pid;                     /* 0: not running */
     int joined_fd;                 /* readable once it has joined; owned */
     int exit_status;               /* of the last end that was no signal */

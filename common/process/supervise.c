@@ -15,7 +15,8 @@
 #define SUPERVISED_VARIABLE "GRAFT_SUPERVISED"
 #define GRACE_MS 3000 /* a child that has not ended so long after it was told to is killed */
 
-static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 30 * GR_S}, .status_0_ends = true};
+static const struct gr_child_rule rule = {
+    .restart = {.pause_max_ns = 30 * GR_S}, .status_0_ends = true, .keeps_seat = true};
 
 bool gr_supervise_is_child(void)
 {

@@ -19,6 +19,7 @@
 #define GR_NUMERICS_ID_MAX 96       /* of a worker's numerics id, the same way */
 #define GR_TRACE_ID_MAX 33          /* of a trace's id, its NUL included */
 #define GR_MODEL_NAME_MAX 128       /* of a model's name in a fleet, its NUL included */
+#define GR_SEAT_MAX 64              /* of a worker's seat, the same way */
 #define GR_HOST_NAME_MAX 64         /* of a host's name or numeric address, the same way */
 /* Log-probabilities of a COMMIT: a refresh's chain, a tree's path and the bonus. */
 #define GR_MSG_LOGPROB_MAX 6720 /* (GR_SPECPV_BUFFER_MAX + GR_TREE_MAX) * GR_LOGPROB_ROW */

@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/base/session_id.h"
+#include "orchestrator/machine/quarantine.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -110,14 +111,22 @@ const char *gr_listing_role_name(uint32_t role)
     return role == GR_ROLE_TARGET ? "target" : "draft";
 }
 
-static bool is_serving(const struct gr_msg_listed_worker *m)
+/* One in quarantine does where no other fits. */
+static bool is_taking(const struct gr_msg_listed_worker *m)
 {
     return m->draining == 0 && m->leaving == 0;
 }
 
+static bool is_serving(const struct gr_msg_listed_worker *m)
+{
+    return is_taking(m) && m->standing == GR_QUARANTINE_GOOD;
+}
+
 const char *gr_listing_worker_state(const struct gr_msg_listed_worker *m)
 {
-    return m->leaving != 0 ? "leaving" : m->draining != 0 ? "draining" : "serving";
+    static const char *const standing[] = {
+        [GR_QUARANTINE_GOOD] = "serving", [GR_QUARANTINE_OUT] = "quarantine", [GR_QUARANTINE_TRIAL] = "trial"};
+    return m->leaving != 0 ? "leaving" : m->draining != 0 ? "draining" : standing[m->standing];
 }
 
 /* ---- printing ---- */
@@ -139,12 +148,13 @@ json_t *gr_listing_session_json(const struct gr_listing_session *m)
 
 json_t *gr_listing_worker_json(const struct gr_msg_listed_worker *m)
 {
-    return json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:f, s:s}", "worker",
+    return json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:f, s:s, s:s, s:I}", "worker",
                      (json_int_t)m->worker, "role", gr_listing_role_name(m->role), "model", m->model, "pid",
                      (json_int_t)m->pid, "host", m->host, "peer", m->peer, "address", m->address, "sessions",
                      (json_int_t)m->n_session, "in_turn", (json_int_t)m->n_active, "slots", (json_int_t)m->n_slot,
                      "state", gr_listing_worker_state(m), "n_vocab", (json_int_t)m->n_vocab, "n_ctx_max",
-                     (json_int_t)m->n_ctx_max, "rtt_ms", (double)m->rtt_ns / 1e6, "numerics_id", m->numerics_id);
+                     (json_int_t)m->n_ctx_max, "rtt_ms", (double)m->rtt_ns / 1e6, "numerics_id", m->numerics_id, "seat",
+                     m->seat, "number", (json_int_t)m->number);
 }
 
 int gr_listing_dump(json_t *root)
@@ -172,7 +182,7 @@ static void print_lack(const struct gr_listing *l)
         const struct gr_msg_listed_worker *m = &l->worker[i];
         const bool is_target = m->role == GR_ROLE_TARGET;
         n_target += is_target;
-        n_taking += is_target && is_serving(m);
+        n_taking += is_target && is_taking(m);
     }
     if (n_taking == 0) {
         printf("no target: %s, and turns wait for one\n", n_target == 0 ? "none has joined" : "none takes sessions");
@@ -249,7 +259,7 @@ static void print_worker_row(const struct gr_msg_listed_worker *m)
     if (m->rtt_ns > 0) {
         snprintf(rtt, sizeof(rtt), "%.2f", (double)m->rtt_ns / 1e6);
     }
-    printf("%6u  %-6s  %-8s %7u %5u %5s %8s %8u  %-16s %-16s %s\n", m->worker, gr_listing_role_name(m->role),
+    printf("%6u  %-6s  %-10s %7u %5u %5s %8s %8u  %-16s %-16s %s\n", m->worker, gr_listing_role_name(m->role),
            gr_listing_worker_state(m), m->n_active, m->n_session, slots, rtt, m->pid, m->model, m->host, m->peer);
 }
 
@@ -257,7 +267,7 @@ int gr_listing_print_workers(const struct gr_listing *l, bool json)
 {
     json_t *rows = json ? json_array() : NULL;
     if (!json) {
-        printf("%6s  %-6s  %-8s %7s %5s %5s %8s %8s  %-16s %-16s %s\n", "worker", "role", "state", "in turn", "held",
+        printf("%6s  %-6s  %-10s %7s %5s %5s %8s %8s  %-16s %-16s %s\n", "worker", "role", "state", "in turn", "held",
                "slots", "rtt ms", "pid", "model", "host", "from");
     }
     for (int i = 0; i < l->n_worker; i++) {

@@ -32,6 +32,11 @@
 #define NEVER UINT64_MAX
 #define READER_MS 100 /* how often a ready file that is a FIFO is looked at for its reader: nothing else tells */
 
+/* The rule of --quarantine (docs/outages.md). */
+#define QUARANTINE_WINDOW (60 * GR_S)
+#define QUARANTINE_PAUSE_MIN GR_S
+#define QUARANTINE_PAUSE_MAX (60 * GR_S)
+
 struct serve {
     struct gr_options o;
     struct gr_plan plan;
@@ -258,6 +263,14 @@ static const char *listens_at(const struct serve *s)
     return s->o.interface != NULL && !named ? strrchr(GR_SERVE_ADDRESS, ':') : s->o.control;
 }
 
+/* Where numbers of workers begin: above all that orchestrators gave before. */
+static uint64_t wall_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * GR_S + (uint64_t)t.tv_nsec;
+}
+
 static enum gr_status open_door(struct serve *s, const uint8_t *key)
 {
     struct gr_hub_config c = {.listen = listens_at(s),
@@ -284,6 +297,11 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
                                                .ping_interval_ns = GR_PING_INTERVAL_NS,
                                                .ping_timeout_ns = GR_PING_TIMEOUT_NS,
                                                .queue_timeout_ns = (uint64_t)s->o.queue_timeout,
+                                               .quarantine = {.n_failure = (uint32_t)s->o.quarantine,
+                                                              .window_ns = QUARANTINE_WINDOW,
+                                                              .pause_min_ns = QUARANTINE_PAUSE_MIN,
+                                                              .pause_max_ns = QUARANTINE_PAUSE_MAX},
+                                               .first_number = wall_clock_ns(),
                                                .n_queue_max = (uint32_t)s->o.queue_max,
                                                .force_single_token = s->o.force_single_token,
                                                .disable_multi_token = s->o.disable_multi_token,

@@ -157,7 +157,7 @@ static void worker_model(const struct row *r, char *out)
 }
 
 static const struct column worker_columns[] = {
-    {"worker", 6, false, worker_number}, {"role", 6, true, worker_role},       {"state", 8, true, worker_state},
+    {"worker", 6, false, worker_number}, {"role", 6, true, worker_role},       {"state", 10, true, worker_state},
     {"in turn", 7, false, worker_turns}, {"held", 5, false, worker_held},      {"slots", 5, false, worker_slots},
     {"KV", 4, false, worker_kv},         {"round ms", 8, false, worker_round}, {"rtt ms", 7, false, worker_rtt},
     {"host", 16, true, worker_host},     {"model", 24, true, worker_model},

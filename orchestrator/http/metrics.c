@@ -66,14 +66,16 @@ static void write_sessions(const struct source *from)
 
 static enum gr_http_worker_state state_of(const struct gr_http_worker *w)
 {
-    return w->status.leaving    ? GR_HTTP_WORKER_LEAVING
-           : w->status.draining ? GR_HTTP_WORKER_DRAINED
-                                : GR_HTTP_WORKER_SERVING;
+    return w->status.leaving                          ? GR_HTTP_WORKER_LEAVING
+           : w->status.draining                       ? GR_HTTP_WORKER_DRAINED
+           : w->status.standing != GR_QUARANTINE_GOOD ? GR_HTTP_WORKER_QUARANTINED
+                                                      : GR_HTTP_WORKER_SERVING;
 }
 
 static void write_workers(const struct source *from)
 {
     static const char *const state[] = {[GR_HTTP_WORKER_SERVING] = "serving",
+                                        [GR_HTTP_WORKER_QUARANTINED] = "quarantine",
                                         [GR_HTTP_WORKER_DRAINED] = "drained",
                                         [GR_HTTP_WORKER_LEAVING] = "leaving"};
     uint64_t n[GR_ARRAY_LEN(roles)][GR_ARRAY_LEN(state)] = {{0}};
@@ -156,6 +158,17 @@ static void write_joined(const struct source *from)
 static void write_lost(const struct source *from)
 {
     by_role(from, from->s->totals.workers_lost);
+}
+
+static void write_quarantine(const struct source *from)
+{
+    static const char *const event[] = {[GR_QUARANTINE_BEGUN] = "begun",
+                                        [GR_QUARANTINE_OVERRULED] = "overruled",
+                                        [GR_QUARANTINE_TRIED] = "trial",
+                                        [GR_QUARANTINE_ENDED] = "ended"};
+    for (int i = 0; i < GR_N_QUARANTINE_EVENT; i++) {
+        count(from, event[i], NULL, from->s->totals.quarantine[i]);
+    }
 }
 
 static void write_desyncs(const struct source *from)

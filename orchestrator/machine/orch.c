@@ -17,7 +17,7 @@ static bool take_memory(struct gr_orch *o)
     o->excess = calloc(n_worker, sizeof(*o->excess));
     o->chunk = calloc((size_t)o->n_session_cap / ORCH_CHUNK, sizeof(struct session *));
     return o->worker != NULL && o->place != NULL && o->excess != NULL && o->chunk != NULL && orch_queue_create(o) &&
-           gr_session_index_create(&o->index, (uint32_t)o->n_session_cap) &&
+           orch_seats_create(o) && gr_session_index_create(&o->index, (uint32_t)o->n_session_cap) &&
            orch_books_create(&o->books, o->n_session_cap) && orch_prefix_create(o);
 }
 
@@ -53,6 +53,7 @@ enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
 void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config)
 {
     o->config = *config;
+    o->seats.next_number = config->first_number;
     if (o->config.n_session_max == 0 || o->config.n_session_max > (uint32_t)o->n_session_cap) {
         o->config.n_session_max = (uint32_t)o->n_session_cap;
     }
@@ -74,6 +75,7 @@ void gr_orch_destroy(struct gr_orch *o)
     orch_prefix_destroy(o);
     free((void *)o->chunk);
     orch_queue_destroy(o);
+    orch_seats_destroy(o);
     free(o->worker);
     free(o->place);
     free(o->excess);

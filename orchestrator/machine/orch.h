@@ -13,6 +13,7 @@
 
 #include "common/protocol/msg.h"
 #include "common/protocol/wishes.h"
+#include "orchestrator/machine/quarantine.h"
 #include "orchestrator/machine/session_metrics.h"
 #include "orchestrator/machine/totals.h"
 
@@ -37,12 +38,14 @@ enum gr_session_state {
 struct gr_orch_config {
     uint64_t session_ttl_ns;                    /* an idle session is closed after this */
     uint64_t ping_interval_ns, ping_timeout_ns; /* a worker silent for ping_timeout_ns is taken as lost */
-    uint64_t queue_timeout_ns;  /* a turn that no target has taken for so long fails; 0: it waits for ever */
-    uint32_t n_session_max;     /* at most what the instance has room for */
-    uint32_t n_queue_max;       /* turns that queue at a time; 0: as many as there are sessions */
-    bool force_single_token;    /* drafters stay attached, the target verifies no trees */
-    bool disable_multi_token;   /* no drafter at all */
-    bool disable_specpv;        /* full verification for every session */
+    uint64_t queue_timeout_ns;            /* a turn that no target has taken for so long fails; 0: it waits for ever */
+    uint32_t n_session_max;               /* at most what the instance has room for */
+    struct gr_quarantine_rule quarantine; /* n_failure 0: none */
+    uint64_t first_number;    /* that a worker's process is given; 0: they get none. Later orchestrators begin higher */
+    uint32_t n_queue_max;     /* turns that queue at a time; 0: as many as there are sessions */
+    bool force_single_token;  /* drafters stay attached, the target verifies no trees */
+    bool disable_multi_token; /* no drafter at all */
+    bool disable_specpv;      /* full verification for every session */
     bool require_same_numerics; /* a session with generated text is never opened at a target of another numerics_id */
 };
 
@@ -90,10 +93,12 @@ struct gr_worker_info {
     char host[GR_HOST_NAME_MAX];   /* its own name for its host */
     char peer[GR_HOST_NAME_MAX];   /* numeric address that its link comes from */
     char model[GR_MODEL_NAME_MAX]; /* its name for its model */
+    char seat[GR_SEAT_MAX];        /* the same for each process that is started in the place of one that has ended */
     uint64_t incarnation, model_fingerprint, tokenizer_fingerprint;
     uint64_t fc_fingerprint; /* as in HELLO: of a head, and of a target that serves one */
     uint32_t feature_width;  /* the same; 0: neither */
     uint32_t n_vocab, n_ctx_max, pid;
+    uint64_t number; /* that it was given when it joined before; 0: it has not */
     uint32_t n_slot; /* sessions that it has room for at a time */
     char numerics_id[GR_NUMERICS_ID_MAX], host_id[48];
 };
@@ -208,7 +213,8 @@ int gr_orch_n_turn(const struct gr_orch *o); /* sessions that are neither idle n
 /* ---- workers. worker: the caller's number, less than the instance has room for ---- */
 
 /* GR_EMISMATCH: a target gives its model the name of another one that is here (logged, and sent to it as ERROR): the
- * caller closes its link. A drafter that fits no target that is here waits for one (logged). */
+ * caller closes its link. GR_ECANCELED: the same of a process whose seat a newer one has. One that takes the seat of
+ * another process ends that one at once. A drafter that fits no target that is here waits for one (logged). */
 GR_NODISCARD enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
                                          uint64_t now_ns);
 /* The same for a worker of which only this much is known. */
@@ -242,6 +248,8 @@ struct gr_worker_status {
     uint32_t n_active;              /* of them in a turn: those that are being opened or closed, too */
     bool draining;                  /* gr_orch_drain() */
     bool leaving;                   /* it is to end, and has said so */
+    enum gr_quarantine_state standing;
+    uint64_t number; /* of its process, among all that have joined; 0: it has none */
 };
 /* NULL: nobody has joined under this number. out may be NULL. */
 const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, struct gr_worker_status *out);

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define ROUNDS_KNOWN 16 /* after so many rounds of an epoch its workers are known to work */
+
 /* What is final stays so, and only exact SpecPV has tokens that are not. */
 static bool lengths_fit(const struct session *s, const struct gr_msg_commit *m, bool exact)
 {
@@ -43,6 +45,19 @@ static void report(const struct gr_orch *o, const struct session *s, const struc
     }
 }
 
+/* The turn has come to its end, or so far that its workers do what they are to do. */
+static void note_success(struct gr_orch *o, const struct session *s, const struct gr_msg_commit *m)
+{
+    const bool ends = m->finish == GR_FINISH_STOP || m->finish == GR_FINISH_LENGTH;
+    if (m->round != ROUNDS_KNOWN && !ends) {
+        return;
+    }
+    orch_seat_succeeded(o, (uint32_t)s->at.home);
+    if (s->with.drafter >= 0 && s->with.attached_ns != 0) {
+        orch_seat_succeeded(o, (uint32_t)s->with.drafter);
+    }
+}
+
 static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg *m, uint64_t now_ns)
 {
     if (s->state != GR_SESSION_RUNNING || m->commit.epoch != s->epoch) {
@@ -50,6 +65,7 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
     }
     if (!commit_fits(s, &m->commit)) {
         o->totals.transcript_mismatches++;
+        orch_seat_failed(o, (uint32_t)s->at.home, GR_FAILURE_TURN);
         log_error("session %" GR_SESSION_ID_PRI
                   " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
                   "keep_len %u, %u tokens)",
@@ -57,6 +73,7 @@ static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg 
         orch_close(o, s, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
+    note_success(o, s, &m->commit);
     o->totals.withdrawn_tokens += s->turn.transcript.len - m->commit.keep_len;
     gr_metrics_drop(&s->metrics, s->turn.transcript.len - m->commit.keep_len);
     const uint32_t shown_len = s->turn.final_len;
@@ -204,15 +221,34 @@ static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t work
     seek_drafter(o, s, worker, again, broke);
 }
 
+/* Another target may do better, once in a turn: what fails there as well is the text's or the model's own doing. */
+static bool go_elsewhere(struct gr_orch *o, struct session *s)
+{
+    orch_home_refused(s);
+    if (s->turn.has_failed || !orch_another_fits(o, s)) {
+        return false;
+    }
+    orch_turn_failed_once(s);
+    orch_home_forgot(s);
+    orch_reopen(o, s);
+    return true;
+}
+
 /* The session has failed at its target, which answers what is on its way there as of an unknown session. Where its turn
  * was over already, or it is being opened anew, nothing else follows from that. */
 static void on_session_failed(struct gr_orch *o, struct session *s, const struct gr_msg *m)
 {
-    if (s->state == GR_SESSION_RUNNING) {
+    if (s->state != GR_SESSION_RUNNING) {
+        on_evicted(o, s);
+        return;
+    }
+    o->totals.turns_failed_at_target++;
+    log_warn("session %" GR_SESSION_ID_PRI " has failed at target worker %d: %s", s->id, s->at.target + 1,
+             m->error.text);
+    orch_seat_failed(o, (uint32_t)s->at.target, GR_FAILURE_TURN);
+    if (!go_elsewhere(o, s)) {
         orch_home_forgot(s);
         orch_fail_turn(o, s, m->error.text);
-    } else {
-        on_evicted(o, s);
     }
 }
 

@@ -1,4 +1,5 @@
 /* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
+ * orch_seats.c (which process works where, and who fails too often),
  * orch_books.c (which sessions wait, and when each is to be looked at), orch_load.c (how many sessions each worker
  * has), orch_count.c (totals of turns), orch_model.c (which models there are), orch_prefix.c (where beginnings of texts
  * have been computed), orch_place.c (which worker takes a session), orch_session.c (its ways from state to state),
@@ -91,6 +92,7 @@ struct session_turn {
     uint32_t n_fallback, n_reopen;
     struct gr_fallbacks fallbacks; /* of the session, for the log */
     bool is_open;                  /* the client waits for its end */
+    bool has_failed;               /* at a target, and has gone elsewhere once */
     bool has_run;                  /* it was at a target: for want of a slot it waits, and is not refused */
     bool is_retold; /* clients may have seen more of it than the text has: it goes on only where that is computed again
                      */
@@ -169,11 +171,31 @@ struct worker_load {
     uint32_t n_active; /* of them in a turn: those that are being opened or closed, too */
 };
 
+/* orch_seats.c: where processes work that are started one after the other; without a name, one process. */
+struct orch_seat {
+    char name[GR_SEAT_MAX]; /* together with the role */
+    enum gr_worker_role role;
+    uint64_t process; /* incarnation of the one that has it */
+    uint64_t number;  /* of that process */
+    uint64_t taken_ns;
+    uint32_t worker; /* its number, or that which it had last */
+    struct gr_quarantine quarantine;
+    bool told; /* in this pause: that it is used all the same */
+};
+
+struct orch_seats {
+    struct orch_seat *seat; /* owned, (n_max); n of them were taken, and the longest unused is given to another */
+    int n, n_max;
+    uint64_t next_number; /* 0: none are given */
+    uint64_t due_ns;      /* when a pause is over */
+};
+
 struct worker {
     bool joined;
     bool leaving; /* it has asked to be let go: no session begins with it, or goes on with it in a turn to come */
     bool let_go;  /* it was told to end */
     bool drained; /* its operator wants it empty: no session begins with it, idle ones leave it, turns end with it */
+    int seat;     /* orch_seats.c; -1: it has none */
     struct gr_worker_info info;
     struct worker_load load;
     struct gr_worker_rounds rounds;    /* orch_count.c */
@@ -209,6 +231,7 @@ struct gr_orch {
     struct gr_session_index index;
     struct orch_books books;
     struct orch_models models;
+    struct orch_seats seats;
     struct gr_prefix_places prefixes; /* orch_prefix.c */
     uint32_t *held_prompt;            /* owned, (n_worker_max): while a target is chosen */
     struct orch_states states;        /* orch_load.c */
@@ -289,6 +312,8 @@ void orch_turn_arrived(struct session *s, uint64_t arrival, uint64_t tag);
 /* Its client was told this place in the queue. */
 void orch_turn_place(struct session *s, uint32_t place);
 void orch_turn_reopened(struct session *s);
+/* It has failed at its target. */
+void orch_turn_failed_once(struct session *s);
 /* Tokens of it have become final. */
 void orch_turn_shown(struct session *s, uint64_t now_ns);
 void orch_turn_finish_as(struct session *s, enum gr_finish finish);
@@ -311,6 +336,25 @@ void orch_text_show(struct session *s, uint32_t final_len);
 void orch_drop_provisional(struct session *s);
 /* The turn goes on with less than was asked for: told and counted. detail may be NULL. */
 void orch_fall_back(struct gr_orch *o, struct session *s, enum gr_fallback reason, const char *detail);
+
+/* ---- orch_seats.c ---- */
+/* False: out of memory. */
+bool orch_seats_create(struct gr_orch *o);
+void orch_seats_destroy(struct gr_orch *o);
+/* The seat of a process that joins: *seat_out, -1: it has none. GR_ECANCELED: a newer process has it (text). */
+enum gr_status orch_seat_take(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, int *seat_out,
+                              char text[GR_MSG_TEXT_MAX]);
+/* Of the process that has the worker's seat; 0: none. */
+uint64_t orch_seat_number(const struct gr_orch *o, uint32_t worker);
+enum gr_quarantine_state orch_seat_standing(const struct gr_orch *o, uint32_t worker);
+/* Is it to get no session where another worker fits? */
+bool orch_seat_is_shunned(const struct gr_orch *o, uint32_t worker);
+/* It gets one, since no other worker fits. */
+void orch_seat_used_all_the_same(struct gr_orch *o, uint32_t worker);
+void orch_seat_failed(struct gr_orch *o, uint32_t worker, enum gr_failure kind);
+void orch_seat_succeeded(struct gr_orch *o, uint32_t worker);
+/* Pauses that are over. Returns when the next one is. */
+uint64_t orch_step_seats(struct gr_orch *o);
 
 /* ---- orch_count.c ---- */
 void orch_count_begun(struct gr_orch *o, const struct session *s);

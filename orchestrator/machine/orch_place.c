@@ -102,9 +102,11 @@ bool orch_has_room(const struct gr_orch *o, int worker)
     return has_room(&o->worker[worker]);
 }
 
-static struct gr_place place_of(const struct worker *w, bool fits)
+static struct gr_place place_of(const struct gr_orch *o, uint32_t worker, bool fits)
 {
+    const struct worker *w = &o->worker[worker];
     return (struct gr_place){.fits = fits,
+                             .shunned = orch_seat_is_shunned(o, worker),
                              .has_room = has_room(w),
                              .n_active = w->load.n_active,
                              .n_held = w->load.n_held,
@@ -113,14 +115,18 @@ static struct gr_place place_of(const struct worker *w, bool fits)
 }
 
 /* held: what each holds of the prompt; NULL: not known. */
-static int choose(const struct gr_orch *o, const struct session *s, fits_fn *fits, int target, const uint32_t *held)
+static int choose(struct gr_orch *o, const struct session *s, fits_fn *fits, int target, const uint32_t *held)
 {
     struct gr_place *p = o->place;
     for (int i = 0; i < o->n_worker_max; i++) {
-        p[i] = place_of(&o->worker[i], fits(o, s, i, target));
+        p[i] = place_of(o, (uint32_t)i, fits(o, s, i, target));
         p[i].n_prompt = held != NULL ? held[i] : 0;
     }
-    return gr_place_choose(p, o->n_worker_max, held != NULL ? o->last_target : o->last_drafter);
+    const int worker = gr_place_choose(p, o->n_worker_max, held != NULL ? o->last_target : o->last_drafter);
+    if (worker >= 0 && p[worker].shunned) {
+        orch_seat_used_all_the_same(o, (uint32_t)worker);
+    }
+    return worker;
 }
 
 /* Does one fit? but: a worker that is left out, -1: none. Nothing is chosen. */
@@ -172,7 +178,8 @@ int orch_freer_drafter(const struct gr_orch *o, const struct session *s)
     int best = -1;
     for (int i = 0; i < o->n_worker_max; i++) {
         const struct worker *to = &o->worker[i];
-        const bool fits = i != s->with.drafter && fits_as_drafter(o, s, i, s->at.target) && has_room(to);
+        const bool fits = i != s->with.drafter && fits_as_drafter(o, s, i, s->at.target) && has_room(to) &&
+                          !orch_seat_is_shunned(o, (uint32_t)i);
         if (fits && gr_pays_to_shed(&from->forecast, from->load.n_active, &to->forecast, to->load.n_active) &&
             (best < 0 || to->load.n_active < o->worker[best].load.n_active)) {
             best = i;
@@ -191,7 +198,8 @@ bool orch_is_better_alone(const struct gr_orch *o, const struct session *s)
 bool orch_may_take_back(const struct gr_orch *o, const struct session *s, int drafter)
 {
     return s->with.shed && s->with.drafter < 0 && s->with.n_stats_owed == 0 &&
-           fits_as_drafter(o, s, drafter, s->at.target) && has_room(&o->worker[drafter]);
+           fits_as_drafter(o, s, drafter, s->at.target) && has_room(&o->worker[drafter]) &&
+           !orch_seat_is_shunned(o, (uint32_t)drafter);
 }
 
 bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s, uint32_t worker)

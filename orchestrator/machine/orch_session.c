@@ -472,9 +472,10 @@ static bool are_alike(const struct gr_worker_info *a, const struct gr_worker_inf
                             !orch_differ(a->fc_fingerprint, b->fc_fingerprint));
 }
 
-static bool has_share(const struct worker *w, const struct gr_worker_info *like)
+static bool has_share(const struct gr_orch *o, int worker, const struct gr_worker_info *like)
 {
-    return w->joined && !w->drained && are_alike(&w->info, like);
+    const struct worker *w = &o->worker[worker];
+    return w->joined && !w->drained && !orch_seat_is_shunned(o, (uint32_t)worker) && are_alike(&w->info, like);
 }
 
 /* How many sessions each worker that is like this one has above its share, which is the same for all. */
@@ -483,13 +484,13 @@ static void find_excess(const struct gr_orch *o, const struct gr_worker_info *li
     uint32_t n_held = 0;
     uint32_t n_worker = 0;
     for (int i = 0; i < o->n_worker_max; i++) {
-        const bool counts = has_share(&o->worker[i], like);
+        const bool counts = has_share(o, i, like);
         n_held += counts ? o->worker[i].load.n_held : 0;
         n_worker += counts;
     }
     const uint32_t share = n_worker > 0 ? (n_held + n_worker - 1) / n_worker : 0;
     for (int i = 0; i < o->n_worker_max; i++) {
-        const bool counts = has_share(&o->worker[i], like);
+        const bool counts = has_share(o, i, like);
         const uint32_t held = counts ? o->worker[i].load.n_held : 0;
         excess[i] = held - GR_MIN(held, share);
     }

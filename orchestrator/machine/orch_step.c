@@ -163,9 +163,10 @@ uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
 {
     o->now_ns = now_ns;
     const uint64_t worker_ns = orch_step_workers(o, now_ns);
+    const uint64_t seat_ns = orch_step_seats(o);
     orch_open_due(o);
     const uint64_t session_ns = step_sessions(o);
     const uint64_t places_ns = orch_n_queued(o) > 0 ? orch_tell_places(o) : UINT64_MAX;
     orch_let_go(o);
-    return GR_MIN(worker_ns, GR_MIN(session_ns, places_ns));
+    return GR_MIN(GR_MIN(worker_ns, seat_ns), GR_MIN(session_ns, places_ns));
 }

@@ -15,7 +15,7 @@ void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t
     t->len = t->transcript.len;
     t->n_fallback = t->n_reopen = 0;
     t->is_open = true;
-    t->has_run = t->is_retold = false;
+    t->has_run = t->has_failed = t->is_retold = false;
     t->begun_ns = now_ns;
     t->shown_ns = 0;
     t->wait_since_ns = 0;
@@ -48,6 +48,11 @@ void orch_turn_reopened(struct session *s)
 {
     s->turn.n_reopen++;
     s->metrics.reopens++;
+}
+
+void orch_turn_failed_once(struct session *s)
+{
+    s->turn.has_failed = true;
 }
 
 void orch_turn_shown(struct session *s, uint64_t now_ns)

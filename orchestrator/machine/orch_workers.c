@@ -60,15 +60,29 @@ static void check_drafter(const struct gr_orch *o, uint32_t worker)
     }
 }
 
-static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, const char *text)
+static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, enum gr_status code,
+                             const char *text)
 {
-    struct gr_msg m = {.type = GR_MSG_ERROR, .error = {.code = (uint32_t)-GR_EMISMATCH}};
+    struct gr_msg m = {.type = GR_MSG_ERROR, .error = {.code = (uint32_t)-code}};
     snprintf(m.error.text, sizeof(m.error.text), "%s", text);
     snprintf(o->why, sizeof(o->why), "%s", text);
-    o->totals.workers_refused++;
     log_error("a worker was refused%s%s: %s", info->peer[0] != '\0' ? " that came from " : "", info->peer, text);
     o->io.send(o->io.ctx, worker, &m);
-    return GR_EMISMATCH;
+    return code;
+}
+
+static enum gr_status refuse_model(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
+                                   const char *text)
+{
+    o->totals.workers_refused++;
+    return refuse(o, worker, info, GR_EMISMATCH, text);
+}
+
+static enum gr_status refuse_replaced(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
+                                      const char *text)
+{
+    o->totals.workers_replaced++;
+    return refuse(o, worker, info, GR_ECANCELED, text);
 }
 
 /* ---- coming and going ---- */
@@ -125,6 +139,32 @@ static bool claim_drained(struct gr_orch *o, uint64_t incarnation)
     return drained;
 }
 
+/* A process that is frozen, or cut off, and whose seat another one has taken: what it says from now on is not heard. */
+static void end_predecessor(struct gr_orch *o, uint32_t worker, int seat)
+{
+    for (uint32_t i = 0; seat >= 0 && i < (uint32_t)o->n_worker_max; i++) {
+        const struct worker *w = &o->worker[i];
+        if (i == worker || !w->joined || w->seat != seat) {
+            continue;
+        }
+        o->totals.workers_replaced++;
+        log_warn("%s worker %u (host %s, pid %u) is ended: another process has taken its seat `%s'",
+                 role_name(w->info.role), i + 1, w->info.host, w->info.pid, w->info.seat);
+        if (o->io.drop != NULL) {
+            o->io.drop(o->io.ctx, i);
+        }
+        gr_orch_on_lost(o, i, o->now_ns);
+    }
+}
+
+static void tell_number(struct gr_orch *o, uint32_t worker)
+{
+    const uint64_t number = orch_seat_number(o, worker);
+    if (number != 0) {
+        o->io.send(o->io.ctx, worker, &(struct gr_msg){.type = GR_MSG_JOINED, .joined = {.number = number}});
+    }
+}
+
 enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, uint64_t now_ns)
 {
     char text[GR_MSG_TEXT_MAX];
@@ -134,17 +174,24 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
     }
     o->now_ns = now_ns;
     if (info->role == GR_WORKER_TARGET && orch_model_is_taken(o, info, text)) {
-        return refuse(o, worker, info, text);
+        return refuse_model(o, worker, info, text);
     }
+    int seat = -1;
+    if (orch_seat_take(o, worker, info, &seat, text) != GR_OK) {
+        return refuse_replaced(o, worker, info, text);
+    }
+    end_predecessor(o, worker, seat);
     o->totals.workers_joined[info->role]++;
     const bool drained = claim_drained(o, info->incarnation);
     o->worker[worker] = (struct worker){.joined = true,
                                         .drained = drained,
+                                        .seat = seat,
                                         .info = *info,
                                         .heard_ns = now_ns,
                                         .next_ping_ns = now_ns + o->config.ping_interval_ns};
     o->workers_due_ns = 0;
     orch_prefix_forget(o, worker);
+    tell_number(o, worker);
     if (info->role == GR_WORKER_TARGET) {
         orch_model_join(o, info);
     } else {
@@ -205,6 +252,7 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
         orch_model_leave(o, &o->worker[worker].info);
     } else {
         o->totals.workers_lost[o->worker[worker].info.role]++;
+        orch_seat_failed(o, worker, GR_FAILURE_LOSS);
     }
     for (int i = 0; i < o->n_place; i++) {
         struct session *s = orch_at(o, i);
@@ -432,7 +480,9 @@ const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t wo
                                          .n_block = w->n_block,
                                          .n_free_block = w->n_free_block,
                                          .draining = w->drained,
-                                         .leaving = w->leaving};
+                                         .leaving = w->leaving,
+                                         .standing = orch_seat_standing(o, worker),
+                                         .number = orch_seat_number(o, worker)};
     }
     return &w->info;
 }

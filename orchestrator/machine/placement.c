@@ -22,26 +22,41 @@ double gr_forecast_present_ns(const struct gr_round_forecast *f, uint32_t n_acti
     return n_active > 0 ? gr_forecast_round_ns(f, n_active - 1) : 0.0;
 }
 
-static bool is_candidate(const struct gr_place *p, bool with_room)
+/* What is asked of a candidate, beside that it fits. */
+struct demand {
+    bool unshunned, with_room;
+};
+
+static bool is_candidate(const struct gr_place *p, struct demand d)
 {
-    return p->fits && (p->has_room || !with_room);
+    return p->fits && (!p->shunned || !d.unshunned) && (p->has_room || !d.with_room);
 }
 
-static bool some_have_room(const struct gr_place *p, int n)
+static bool some_meet(const struct gr_place *p, int n, struct demand d)
 {
     bool some = false;
     for (int i = 0; i < n; i++) {
-        some = some || is_candidate(&p[i], true);
+        some = some || is_candidate(&p[i], d);
     }
     return some;
 }
 
+/* As much as some meet. */
+static struct demand demand_of(const struct gr_place *p, int n)
+{
+    struct demand d = {.unshunned = true};
+    d.unshunned = some_meet(p, n, d);
+    d.with_room = true;
+    d.with_room = some_meet(p, n, d);
+    return d;
+}
+
 /* The longest round that counts as equally fast as the shortest. 0: a candidate's is not known, so none is compared. */
-static double longest_round_ns(const struct gr_place *p, int n, bool with_room)
+static double longest_round_ns(const struct gr_place *p, int n, struct demand d)
 {
     double least = 0.0;
     for (int i = 0; i < n; i++) {
-        if (is_candidate(&p[i], with_room)) {
+        if (is_candidate(&p[i], d)) {
             if (p[i].round_ns <= 0.0) {
                 return 0.0;
             }
@@ -73,13 +88,13 @@ static bool is_better(const struct gr_place *a, const struct gr_place *b, bool a
 
 int gr_place_choose(const struct gr_place *p, int n, int last)
 {
-    const bool with_room = some_have_room(p, n);
-    const double longest_ns = longest_round_ns(p, n, with_room);
+    const struct demand d = demand_of(p, n);
+    const double longest_ns = longest_round_ns(p, n, d);
     int best = -1;
     for (int k = 1; k <= n; k++) {
         const int i = (last + k) % n;
         const bool is_fast = longest_ns == 0.0 || p[i].round_ns <= longest_ns;
-        if (is_candidate(&p[i], with_room) && is_fast && (best < 0 || is_better(&p[i], &p[best], longest_ns > 0.0))) {
+        if (is_candidate(&p[i], d) && is_fast && (best < 0 || is_better(&p[i], &p[best], longest_ns > 0.0))) {
             best = i;
         }
     }

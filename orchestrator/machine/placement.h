@@ -5,8 +5,8 @@
  * the fewest sessions in a turn, then the one with the fewest sessions at all, then the one with the most free KV
  * blocks, then the next one in rotation. Where a candidate's round is not known none is compared, and what they hold of
  * the prompt is not either: nothing would keep all sessions that begin alike from going to one worker then. A worker
- * without room is taken only where none has any: it then says so itself. Decision D-205. What a worker holds is
- * guessed (prefix_places.h). */
+ * without room is taken only where none has any: it then says so itself. Decision D-205. One that is shunned is taken
+ * only where all that fit are. What a worker holds is guessed (prefix_places.h). */
 #ifndef GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
 #define GR_ORCHESTRATOR_MACHINE_PLACEMENT_H
 
@@ -16,6 +16,7 @@
 /* One worker, seen by one session. */
 struct gr_place {
     bool fits;             /* it may take the session */
+    bool shunned;          /* it fails too often: only where nobody else fits */
     bool has_room;         /* a slot is free, or held by a session that is idle */
     uint32_t n_active;     /* sessions in a turn, those that are being opened or closed included */
     uint32_t n_held;       /* the same, and idle ones */

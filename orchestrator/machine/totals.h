@@ -30,6 +30,14 @@ enum gr_turn_refusal {
 
 enum gr_total_teller { GR_TOLD_BY_TARGET, GR_TOLD_BY_DRAFT, GR_TOLD_BY_ORCHESTRATOR, GR_N_TELLER };
 
+enum gr_quarantine_event {
+    GR_QUARANTINE_BEGUN,     /* again, too */
+    GR_QUARANTINE_OVERRULED, /* a worker got a session all the same: no other one fits */
+    GR_QUARANTINE_TRIED,     /* the pause was over */
+    GR_QUARANTINE_ENDED,     /* a session has gone well */
+    GR_N_QUARANTINE_EVENT
+};
+
 struct gr_totals {
     uint64_t turns_begun;
     uint64_t turns_ended[GR_FINISH_TIMEOUT + 1]; /* by enum gr_finish; each turn that was taken ends once */
@@ -50,6 +58,9 @@ struct gr_totals {
     /* What went wrong. */
     uint64_t desyncs[GR_N_TELLER], fallbacks[GR_N_TELLER], feature_gaps;
     uint64_t workers_joined[2], workers_lost[2]; /* by enum gr_worker_role */
+    uint64_t quarantine[GR_N_QUARANTINE_EVENT];
+    uint64_t workers_replaced; /* processes whose seat another one has taken, when it came or when they came back */
+    uint64_t turns_failed_at_target;
     uint64_t workers_refused, drafter_errors, reopens, evictions, transcript_mismatches;
     struct gr_histogram queue, first_token, inter_token, turn; /* of turns */
     struct gr_histogram hand_over;        /* of tokens: from reading their COMMIT until their clients have them */

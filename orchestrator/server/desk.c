@@ -475,6 +475,8 @@ static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worke
                                          .n_slot = info->n_slot,
                                          .draining = status->draining,
                                          .leaving = status->leaving,
+                                         .standing = status->standing,
+                                         .number = status->number,
                                          .role = info->role == GR_WORKER_TARGET ? 2 : 3,
                                          .n_vocab = info->n_vocab,
                                          .n_ctx_max = info->n_ctx_max,
@@ -484,6 +486,7 @@ static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worke
     memcpy(m.listed_worker.address, info->address, sizeof(m.listed_worker.address));
     memcpy(m.listed_worker.numerics_id, info->numerics_id, sizeof(m.listed_worker.numerics_id));
     memcpy(m.listed_worker.host, info->host, sizeof(m.listed_worker.host));
+    memcpy(m.listed_worker.seat, info->seat, sizeof(m.listed_worker.seat));
     memcpy(m.listed_worker.peer, info->peer, sizeof(m.listed_worker.peer));
     memcpy(m.listed_worker.model, info->model, sizeof(m.listed_worker.model));
     send_to(d, client, &m);

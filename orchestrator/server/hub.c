@@ -257,11 +257,13 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
                                   .n_vocab = m->join.n_vocab,
                                   .n_ctx_max = m->join.n_ctx_max,
                                   .incarnation = m->join.incarnation,
+                                  .number = m->join.number,
                                   .n_slot = m->join.n_session,
                                   .pid = m->join.pid};
     memcpy(info.address, m->join.address, sizeof(info.address));
     memcpy(info.host, m->join.host, sizeof(info.host));
     memcpy(info.model, m->join.model, sizeof(info.model));
+    memcpy(info.seat, m->join.seat, sizeof(info.seat));
     memcpy(info.peer, l->peer, sizeof(info.peer));
     memcpy(l->host, m->join.host, sizeof(l->host));
     l->pid = m->join.pid;
@@ -273,7 +275,7 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
     if (st != GR_OK) {
         enum gr_status flushed = gr_control_flush(l->control); /* the reason, before the link is closed */
         (void)flushed;
-        if (h->config.on_refused != NULL) {
+        if (st == GR_EMISMATCH && h->config.on_refused != NULL) {
             h->config.on_refused(h->config.io.ctx, gr_orch_why(h->orch));
         }
         return st;

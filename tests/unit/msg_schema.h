@@ -43,6 +43,8 @@ static const struct field {
     {"peer", STR, 64},
     {"trace_id", STR, 33},
     {"model", STR, 128},
+    {"seat", STR, 64},
+    {"number", U64, 0},
     {"ids", IDS, 1 << 20},
     {"segments", IDS, 4096},
     {"stop_ids", IDS, 64},
@@ -118,6 +120,7 @@ static const struct field {
     {"n_slot", U32, 1 << 16},
     {"draining", U32, 1},
     {"leaving", U32, 1},
+    {"standing", U32, 2},
     {"undo", U32, 1},
     {"n_reopen", U32, UINT32_MAX},
     {"idle_ns", U64, 0},
@@ -176,7 +179,8 @@ static const struct schema {
     const char *name, *required, *optional;
 } schema[] = {
     {GR_MSG_JOIN, "JOIN", " role pid incarnation n_vocab n_ctx_max address numerics_id ",
-     " n_block n_session model_fingerprint tokenizer_fingerprint host model "},
+     " n_block n_session model_fingerprint tokenizer_fingerprint host model seat number "},
+    {GR_MSG_JOINED, "JOINED", " number ", " "},
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open queues priority transport tree_shape "
      "draft_depth "
@@ -223,7 +227,8 @@ static const struct schema {
      " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ",
      " specpv n_partial n_refresh n_checked n_drifted place wait_ns verify_ns host_ns draft_ns "},
     {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
-     " model_fingerprint tokenizer_fingerprint host peer model n_active n_slot draining leaving "},
+     " model_fingerprint tokenizer_fingerprint host peer model n_active n_slot draining leaving standing number "
+     "seat "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
     {GR_MSG_MEMBER, "MEMBER", " incarnation host rank n_rank version runs ", " address host_id gpu "},
     {GR_MSG_KEPT, "KEPT", " session epoch turn turn_base turn_len ",

@@ -58,6 +58,8 @@ struct gr_hello {
     char captures[32];              /* layers whose inputs they are made of, as 2,4,7; empty: none */
     char host_id[48];               /* of gr_host_id(); empty: cannot share memory */
     char cluster[GR_CLUSTER_BYTES]; /* of gr_cluster_name(); two that are not empty must be equal */
+    char seat[64];                  /* of a worker (JOIN); empty: none */
+    uint64_t number;                /* of its process (JOINED); 0: none yet */
     struct gr_conn_limits limits;
     uint32_t secrecy;                       /* enum gr_secrecy: of its control links */
     uint8_t exchange[GR_SEAL_PUBLIC_BYTES]; /* filled by gr_hello_exchange; zeros with secrecy off */

@@ -17,12 +17,19 @@ struct field {
     enum kind kind;
     size_t offset;
     uint64_t min, max; /* numbers: value; text: length without the NUL; bin: the length */
+    bool optional;
 };
 
-#define FIELD(key, kind, member, min, max)                     \
-    {                                                          \
-        key, kind, offsetof(struct gr_hello, member), min, max \
+#define FIELD(key, kind, member, min, max)                            \
+    {                                                                 \
+        key, kind, offsetof(struct gr_hello, member), min, max, false \
     }
+/* One that is empty or zero stays out, and one that does not come is that. */
+#define OPTIONAL(key, kind, member, max)                           \
+    {                                                              \
+        key, kind, offsetof(struct gr_hello, member), 0, max, true \
+    }
+#define SEAT_LEN_MAX (sizeof(((struct gr_hello *)0)->seat) - 1)
 #define NUMERICS_LEN_MAX (sizeof(((struct gr_hello *)0)->numerics_id) - 1)
 #define CAPTURES_LEN_MAX (sizeof(((struct gr_hello *)0)->captures) - 1)
 #define HOST_LEN_MAX (sizeof(((struct gr_hello *)0)->host_id) - 1)
@@ -47,6 +54,8 @@ static const struct field fields[] = {
     FIELD("feature_raw", KIND_U32, feature_raw, 0, 1),
     FIELD("captures", KIND_TEXT, captures, 0, CAPTURES_LEN_MAX),
     FIELD("host_id", KIND_TEXT, host_id, 0, HOST_LEN_MAX),
+    OPTIONAL("seat", KIND_TEXT, seat, SEAT_LEN_MAX),
+    OPTIONAL("number", KIND_U64, number, UINT64_MAX),
     FIELD("small_bytes_max", KIND_U32, limits.small_bytes_max, GR_SMALL_BYTES_MIN, GR_SMALL_BYTES_MAX),
     FIELD("bulk_bytes_max", KIND_U32, limits.bulk_bytes_max, 0, GR_BULK_BYTES_MAX),
     FIELD("n_small_slot", KIND_U16, limits.n_small_slot, GR_N_SMALL_SLOT_MIN, GR_N_SMALL_SLOT_MAX),
@@ -145,12 +154,26 @@ static void field_pack(msgpack_packer *pk, const struct gr_hello *self, const st
     }
 }
 
+static bool is_told(const struct field *f, uint64_t value)
+{
+    return !f->optional || value != 0;
+}
+
+static size_t count_fields(const struct gr_hello *self)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < GR_ARRAY_LEN(fields); i++) {
+        n += is_told(&fields[i], field_load(self, &fields[i]));
+    }
+    return n;
+}
+
 enum gr_status gr_hello_encode(const struct gr_hello *self, uint8_t *buf, size_t cap, size_t *bytes_out)
 {
     struct gr_writer w = {.p = buf, .cap = cap};
     msgpack_packer pk;
     msgpack_packer_init(&pk, &w, write_packed);
-    (void)msgpack_pack_map(&pk, GR_ARRAY_LEN(fields));
+    (void)msgpack_pack_map(&pk, count_fields(self));
     for (size_t i = 0; i < GR_ARRAY_LEN(fields); i++) {
         const struct field *f = &fields[i];
         uint64_t value = field_load(self, f);
@@ -160,7 +183,9 @@ enum gr_status gr_hello_encode(const struct gr_hello *self, uint8_t *buf, size_t
                       (unsigned long long)value, (unsigned long long)f->min, (unsigned long long)f->max);
             return GR_EINVAL;
         }
-        field_pack(&pk, self, f, value);
+        if (is_told(f, value)) {
+            field_pack(&pk, self, f, value);
+        }
     }
     if (w.failed) {
         log_error("own HELLO does not fit %zu bytes", cap);
@@ -305,7 +330,7 @@ static enum gr_status read_pair(struct gr_reader *r, uint32_t *seen, struct gr_h
 static enum gr_status check_complete(const struct gr_reader *r, uint32_t seen)
 {
     for (size_t i = 0; i < GR_ARRAY_LEN(fields); i++) {
-        if ((seen & 1u << i) == 0) {
+        if ((seen & 1u << i) == 0 && !fields[i].optional) {
             log_error("HELLO: `%s' is missing", fields[i].key);
             return GR_EPROTO;
         }

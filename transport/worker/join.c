@@ -85,6 +85,8 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
     snprintf(c->hello.captures, sizeof(c->hello.captures), "%s", d->captures);
     snprintf(c->hello.numerics_id, sizeof(c->hello.numerics_id), "%s", d->numerics_id);
     snprintf(c->join_msg.join.model, sizeof(c->join_msg.join.model), "%s", d->model != NULL ? d->model : "");
+    const char *seat = getenv("GRAFT_SEAT"); /* which options have checked */
+    snprintf(c->join_msg.join.seat, sizeof(c->join_msg.join.seat), "%s", seat != NULL ? seat : "");
     snprintf(c->join_msg.join.numerics_id, sizeof(c->join_msg.join.numerics_id), "%s", d->numerics_id);
     c->handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
     return GR_OK;

@@ -10,6 +10,7 @@
 #include "transport/worker/join.h"
 #include "transport/worker/rejoin.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -29,7 +30,7 @@ static bool pump(struct gr_worker_io *w)
     if (w->gate != NULL) {
         gr_gate_accept(w->gate, now_ns);
     }
-    progress |= worker_take_arrivals(w);
+    progress |= worker_take_arrivals(w, now_ns);
     progress |= worker_settle_handshakes(w, now_ns);
     if (w->compute_busy && gr_compute_done(w->compute)) {
         w->compute_busy = false;
@@ -189,6 +190,8 @@ static enum gr_status init(struct gr_worker_io *w)
     (void)gr_segment_sweep();
     randombytes_buf(&c->hello.incarnation, sizeof(c->hello.incarnation));
     c->join_msg.join.incarnation = c->hello.incarnation;
+    static_assert(sizeof(c->hello.seat) == GR_SEAT_MAX, "HELLO and JOIN name one seat");
+    memcpy(c->hello.seat, c->join_msg.join.seat, sizeof(c->hello.seat));
     GR_TRY(prepare_search(w));
     GR_TRY(gr_compute_create("graft-compute", c->spin_ns, &w->compute));
     if (c->loop_conn != NULL) {

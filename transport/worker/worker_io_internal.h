@@ -5,6 +5,7 @@
 #include "transport/connect/control.h"
 #include "transport/connect/gate.h"
 #include "transport/worker/call.h"
+#include "transport/worker/callers.h"
 #include "transport/worker/rejoin.h"
 #include "transport/worker/worker_io.h"
 
@@ -36,6 +37,8 @@ struct peer {
     char why[GR_CALL_WHY_BYTES];   /* with failure: why nobody was reached; empty: that has been logged */
     char address[GR_MSG_TEXT_MAX]; /* a list; empty: it came to us */
     uint64_t incarnation;          /* of whom it leads to; 0: any */
+    char seat[GR_SEAT_MAX];        /* of who came, by its HELLO */
+    uint64_t number;               /* the same */
     int forced;
     uint32_t n_retry;
     uint64_t retry_ns, give_up_ns; /* PEER_WAITING */
@@ -65,6 +68,7 @@ struct gr_worker_io {
     int wake_fd;
     struct peer peer[GR_PEER_MAX];
     uint32_t next_peer_id;
+    struct gr_callers callers;
     char known[GR_PEER_MAX][GR_MSG_TEXT_MAX]; /* addresses that a connection has stood to, the latest ones */
     uint32_t n_known;
     char told[GR_PEER_MAX][GR_MSG_TEXT_MAX]; /* addresses whose failure has been told; empty: free */
@@ -78,7 +82,7 @@ struct gr_worker_io {
 
 /* ---- worker_peers.c ---- */
 /* Those who have passed the gate; strangers take no data connection. */
-bool worker_take_arrivals(struct gr_worker_io *w);
+bool worker_take_arrivals(struct gr_worker_io *w, uint64_t now_ns);
 /* Takes over what the hand-shake threads have finished. */
 bool worker_settle_handshakes(struct gr_worker_io *w, uint64_t now_ns);
 bool worker_receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_ns);

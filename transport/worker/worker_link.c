@@ -54,6 +54,22 @@ static void note_word(struct gr_worker_io *w, const struct gr_msg *m, uint64_t n
     }
 }
 
+/* The drafters' data connections that begin from now on tell it, and the next JOIN. A target's gate has its own HELLO,
+ * in use on other threads, and needs no number: who calls a target looks for its process. */
+static void take_number(struct gr_worker_io *w, uint64_t number)
+{
+    w->config.join_msg.join.number = number;
+    if (w->gate == NULL) {
+        w->config.hello.number = number;
+    }
+}
+
+/* Another process works in its place: nothing is left to do. */
+static bool is_replaced(const struct gr_msg *m)
+{
+    return m->type == GR_MSG_ERROR && m->error.code == (uint32_t)-GR_ECANCELED;
+}
+
 bool worker_receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
 {
     bool progress = false;
@@ -70,6 +86,11 @@ bool worker_receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
         }
         note_word(w, &m, now_ns);
         if (m.type == GR_MSG_DRAIN) {
+            w->drained = true;
+        } else if (m.type == GR_MSG_JOINED) {
+            take_number(w, m.joined.number);
+        } else if (is_replaced(&m)) {
+            log_warn("this worker ends: %s", m.error.text);
             w->drained = true;
         } else if (m.type == GR_MSG_ERROR) { /* the only one that an orchestrator sends: it does not take this worker */
             log_error("the orchestrator at %s refused this worker: %s", w->config.join, m.error.text);

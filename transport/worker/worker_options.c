@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/process/joined.h"
 #include "common/process/program.h"
+#include "common/protocol/msg.h"
 #include "transport/connect/cluster.h"
 #include "transport/connect/secrecy.h"
 #include "transport/own.h"
@@ -55,6 +56,23 @@ static enum gr_status check_group(const struct gr_options *o)
     return GR_OK;
 }
 
+/* It stands in HELLO and in lines of the log. */
+static enum gr_status use_seat(const char *name)
+{
+    size_t n = 0;
+    while (name != NULL && name[n] > ' ' && name[n] <= '~') {
+        n++;
+    }
+    if (name != NULL && (n == 0 || n >= GR_SEAT_MAX || name[n] != '\0')) {
+        log_error("--seat %s: a name has 1 to %d printable characters of ASCII without spaces", name, GR_SEAT_MAX - 1);
+        return GR_EINVAL;
+    }
+    if (name != NULL) {
+        setenv("GRAFT_SEAT", name, 1); /* which joining reads */
+    }
+    return GR_OK;
+}
+
 int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int argc, char **argv)
 {
     char patience[24], called[64];
@@ -92,6 +110,9 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     }
     configure_verbs(o);
     gr_cluster_use(o->cluster);
+    if (use_seat(o->seat) != GR_OK) {
+        return 2;
+    }
     gr_secrecy_use(o->control_encryption);
     gr_worker_signals_catch((uint64_t)o->drain_timeout);
     snprintf(patience, sizeof(patience), "%lld", whole_seconds(o->join_timeout));

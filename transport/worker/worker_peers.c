@@ -19,6 +19,7 @@
 
 struct handshake {
     struct gr_worker_io *w;
+    struct gr_hello hello; /* of this worker, as it is when the hand-shake begins */
     int slot;
     char address[GR_MSG_TEXT_MAX];
     uint64_t incarnation;
@@ -32,7 +33,7 @@ static void *run_handshake(void *arg)
     struct gr_worker_io *w = h->w;
     struct gr_conn *conn = NULL;
     char why[GR_CALL_WHY_BYTES];
-    const enum gr_status st = gr_call_target(&(struct gr_call){.hello = &w->config.hello,
+    const enum gr_status st = gr_call_target(&(struct gr_call){.hello = &h->hello,
                                                                .key = w->config.key,
                                                                .address = h->address,
                                                                .incarnation = h->incarnation,
@@ -74,6 +75,7 @@ static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, co
     }
     *h = (struct handshake){
         .w = w, .slot = (int)(p - w->peer), .forced = forced, .generation = p->id, .incarnation = p->incarnation};
+    h->hello = w->config.hello;
     snprintf(h->address, sizeof(h->address), "%s", address);
     p->state = PEER_HANDSHAKE;
     p->outcome = OUTCOME_NONE; /* no thread is at work on it */
@@ -92,25 +94,6 @@ static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, co
     }
     pthread_detach(thread);
     return GR_OK;
-}
-
-bool worker_take_arrivals(struct gr_worker_io *w)
-{
-    struct gr_arrival a;
-    bool progress = false;
-    while (w->gate != NULL && gr_gate_take(w->gate, &a)) {
-        struct peer *p = take_slot(w);
-        if (p == NULL) {
-            log_error("a drafter was turned away: all %d data connections are in use", GR_PEER_MAX);
-            gr_conn_close(a.conn);
-        } else {
-            p->state = PEER_READY;
-            p->conn = a.conn;
-            log_info("data connection %u over %s", p->id, p->conn->ops->name);
-        }
-        progress = true;
-    }
-    return progress;
 }
 
 enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, uint64_t incarnation,
@@ -190,6 +173,56 @@ static void lose_peer(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
     gr_conn_close(p->conn);
     *p = (struct peer){.state = PEER_FREE};
     w->machine.on_peer_lost(w->machine.ctx, lost.id, why, stood ? NULL : lost.why, now_ns);
+}
+
+/* Connections of older processes of the seat that this caller has. */
+static void close_older(struct gr_worker_io *w, const struct gr_hello *caller, uint64_t now_ns)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        struct peer *p = &w->peer[i];
+        if (p->state == PEER_READY && strcmp(p->seat, caller->seat) == 0 && p->number < caller->number) {
+            log_warn("data connection %u is closed: its drafter's seat `%s' belongs to a newer process", p->id,
+                     p->seat);
+            lose_peer(w, p, now_ns);
+        }
+    }
+}
+
+/* Is the caller one whose seat a newer process has? Of one that replaces another, that one's connections end. */
+static bool is_outdated(struct gr_worker_io *w, const struct gr_hello *caller, uint64_t now_ns)
+{
+    const enum gr_caller is = gr_callers_take(&w->callers, caller->seat, caller->number);
+    if (is == GR_CALLER_REPLACES) {
+        close_older(w, caller, now_ns);
+    } else if (is == GR_CALLER_OUTDATED) {
+        log_warn("a drafter was turned away: its seat `%s' belongs to a newer process", caller->seat);
+    }
+    return is == GR_CALLER_OUTDATED;
+}
+
+bool worker_take_arrivals(struct gr_worker_io *w, uint64_t now_ns)
+{
+    struct gr_arrival a;
+    bool progress = false;
+    while (w->gate != NULL && gr_gate_take(w->gate, &a)) {
+        if (is_outdated(w, &a.peer, now_ns)) {
+            gr_conn_close(a.conn);
+            continue;
+        }
+        struct peer *p = take_slot(w);
+        if (p == NULL) {
+            log_error("a drafter was turned away: all %d data connections are in use", GR_PEER_MAX);
+            gr_conn_close(a.conn);
+        } else {
+            p->state = PEER_READY;
+            p->conn = a.conn;
+            p->number = a.peer.number;
+            memcpy(p->seat, a.peer.seat, sizeof(p->seat));
+            log_info("data connection %u over %s", p->id, p->conn->ops->name);
+        }
+        progress = true;
+    }
+    return progress;
 }
 
 /* An address that fails again and again is told once, until it has been reached. */

@@ -78,8 +78,8 @@ static void test_whole(void **state)
     assert_int_equal(view.n, 1 + 1 + 2 + 1 + 3);
     assert_string_equal(view.line[0].text, "targets 1, drafters 1; sessions 3: 1 running, 1 waiting, 1 idle; "
                                            "20.0 tokens/s, acceptance 2.50");
-    assert_non_null(strstr(row(GR_TOP_WORKER, 0)->text, "serving         2      3      8   75%     12.34"));
-    assert_non_null(strstr(row(GR_TOP_WORKER, 1)->text, "draining        0      0      -     -         -     1.50"));
+    assert_non_null(strstr(row(GR_TOP_WORKER, 0)->text, "serving           2      3      8   75%     12.34"));
+    assert_non_null(strstr(row(GR_TOP_WORKER, 1)->text, "draining          0      0      -     -         -     1.50"));
     assert_non_null(
         strstr(row(GR_TOP_SESSION, 0)->text, "000000000000000a  running       -      140      20.0    2.50"));
     assert_non_null(strstr(row(GR_TOP_SESSION, 0)->text, "big"));

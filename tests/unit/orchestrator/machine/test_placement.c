@@ -30,6 +30,21 @@ static void test_nobody(void **state)
     assert_int_equal(gr_place_choose(p, 2, -1), 1); /* has no room, but nobody has */
 }
 
+/* One that fails too often is passed over, even for one that is full or slow; of several such the usual order holds. */
+static void test_shunned(void **state)
+{
+    (void)state;
+    struct gr_place p[3] = {place(0, 0, 10, 50), place(5, 5, 10, 900), place(1, 1, 10, 50)};
+    p[0].shunned = p[2].shunned = true;
+    assert_int_equal(gr_place_choose(p, 3, -1), 1);
+    p[1].has_room = false;
+    assert_int_equal(gr_place_choose(p, 3, -1), 1);
+    p[1].fits = false;
+    assert_int_equal(gr_place_choose(p, 3, 0), 0);
+    p[0].has_room = false;
+    assert_int_equal(gr_place_choose(p, 3, 0), 2);
+}
+
 static void test_order_of_reasons(void **state)
 {
     (void)state;
@@ -236,6 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nobody),
+        cmocka_unit_test(test_shunned),
         cmocka_unit_test(test_order_of_reasons),
         cmocka_unit_test(test_prompt_that_is_held),
         cmocka_unit_test(test_one_prompt_does_not_fill_one_worker),
