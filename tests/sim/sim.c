@@ -628,3 +628,8 @@ const struct sim_counts *sim_counts(const struct sim *s)
 {
     return &s->counts;
 }
+
+const struct gr_totals *sim_totals(const struct sim *s)
+{
+    return gr_orch_totals(s->orch);
+}

@@ -59,6 +59,7 @@ struct sim_config {
     bool prefix_cache, prefix_features; /* of the target */
     int commit_room;                    /* messages to the orchestrator that may be on their way; 0: any number */
     struct gr_orch_config orch;
+    bool seats;         /* workers have seats: each life of one takes that of the life before */
     uint64_t client_ns; /* largest pause of a client between two turns */
     uint64_t stop_ns;   /* longest time until a client's stop is heard, drawn; 0: at once */
     struct sim_faults faults;
@@ -136,6 +137,8 @@ struct sim_counts {
     int n_crossed;   /* stops that were heard when their turn had ended by itself */
 };
 const struct sim_counts *sim_counts(const struct sim *s);
+/* Of the orchestrator. */
+const struct gr_totals *sim_totals(const struct sim *s);
 const struct gr_pass *sim_pass(const struct sim *s); /* the last one that finished */
 uint64_t sim_session(const struct sim *s, int i);    /* session id of request i */
 uint64_t sim_now_ns(const struct sim *s);

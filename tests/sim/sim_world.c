@@ -339,8 +339,13 @@ void sim_start_worker(struct sim *s, enum role role)
         create_drafter(s, w->lm);
     }
     snprintf(address, sizeof(address), "%u", w->life);
-    enum gr_status st =
-        gr_orch_on_join(s->orch, w->number, role == TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT, address, s->now_ns);
+    struct gr_worker_info info = {.role = role == TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
+    memcpy(info.address, address, sizeof(address));
+    if (s->config.seats) {
+        info.incarnation = w->life;
+        snprintf(info.seat, sizeof(info.seat), "the only one");
+    }
+    enum gr_status st = gr_orch_join(s->orch, w->number, &info, s->now_ns);
     GR_ASSERT(st == GR_OK);
 }
 

@@ -8,6 +8,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,13 +30,30 @@ struct world {
     /* the machine */
     int at;
     size_t room;
+    bool computes; /* a pass that lasts until `pass_end' is posted */
+    sem_t pass_end;
 };
 
+static void long_pass(void *arg)
+{
+    struct world *w = arg;
+    while (sem_wait(&w->pass_end) != 0) {
+    }
+}
+
+/* The first PING begins a pass; each is answered. */
 static void on_msg(void *ctx, const struct gr_msg *m, uint64_t now_ns)
 {
-    (void)ctx;
-    (void)m;
+    struct world *w = ctx;
+    const struct gr_msg pong = {.type = GR_MSG_PONG};
     (void)now_ns;
+    if (m->type == GR_MSG_PING && !w->computes) {
+        w->computes = true;
+        gr_worker_io_compute(w->io, long_pass, w, false);
+    }
+    if (m->type == GR_MSG_PING) {
+        gr_worker_io_send_msg(w->io, &pong);
+    }
 }
 
 static enum gr_status on_frame(void *ctx, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns)
@@ -65,10 +83,12 @@ static void on_peer_lost(void *ctx, uint32_t peer, enum gr_status why, const cha
     (void)now_ns;
 }
 
+/* Told to the test by a message that nothing else sends. */
 static void on_compute_done(void *ctx, uint64_t now_ns)
 {
-    (void)ctx;
+    struct world *w = ctx;
     (void)now_ns;
+    gr_worker_io_send_msg(w->io, &(struct gr_msg){.type = GR_MSG_DRAFT_TROUBLE, .session = 1});
 }
 
 /* Asks for one more call; then says something, finds the queue not empty, and waits for it: the second PONG. */
@@ -126,6 +146,7 @@ static void start(struct world *w, const char *listen, int timeout_ms)
     struct gr_hello peer;
     int fd = -1;
     *w = (struct world){.listen = listen, .timeout_ms = timeout_ms};
+    assert_int_equal(sem_init(&w->pass_end, 0, 0), 0);
     assert_int_equal(gr_key_random(w->key, hex), GR_OK);
     assert_int_equal(gr_tcp_listen("127.0.0.1:0", &w->listen_fd, w->address), GR_OK);
     assert_int_equal(pthread_create(&w->thread, NULL, run_worker, w), 0);
@@ -178,6 +199,94 @@ static void test_room_wakes(void **state)
     assert_int_equal(w.st, GR_ECLOSED);
 }
 
+static bool send_now(struct world *w, const struct gr_msg *m)
+{
+    return gr_control_send(w->control, m) == GR_OK && gr_control_flush(w->control) == GR_OK;
+}
+
+/* A pass of any length: it ends when the test says so, and PINGs are answered before. */
+static void test_pings_are_answered_in_a_pass(void **state)
+{
+    (void)state;
+    struct world w;
+    bool good = true;
+    start(&w, NULL, 5000);
+    good = receive(&w, GR_MSG_JOIN) && receive(&w, GR_MSG_PONG) && receive(&w, GR_MSG_PONG);
+    for (int i = 0; good && i < 100; i++) {
+        good = send_now(&w, &(struct gr_msg){.type = GR_MSG_PING}) && receive(&w, GR_MSG_PONG);
+    }
+    sem_post(&w.pass_end);
+    const bool ended = receive(&w, GR_MSG_DRAFT_TROUBLE);
+    gr_control_destroy(w.control); /* the worker ends */
+    pthread_join(w.thread, NULL);
+    close(w.listen_fd);
+    sem_destroy(&w.pass_end);
+    assert_true(good);
+    assert_true(ended);
+}
+
+static enum gr_status call(const struct world *w, uint64_t number, struct gr_conn **conn)
+{
+    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
+                                  .role = GR_ROLE_DRAFT,
+                                  .transport_mask = 4,
+                                  .incarnation = 100 + number,
+                                  .seat = "d1",
+                                  .number = number,
+                                  .limits = {.small_bytes_max = 8192, .n_small_slot = 4}};
+    const struct gr_bootstrap_options o = {
+        .initiator = true, .forced = -1, .generation = 1, .timeout_ms = 10000, .key = w->key};
+    struct gr_hello peer;
+    int fd = -1;
+    GR_TRY(gr_tcp_connect(w->data, 5000, &fd));
+    return gr_bootstrap(fd, &self, &o, &peer, conn);
+}
+
+/* Until the target says something, or hangs up. */
+static enum gr_status wait_for_end(struct gr_conn *conn)
+{
+    struct gr_frame f;
+    enum gr_status st = GR_AGAIN;
+    const uint64_t end_ns = gr_clock_ns() + 20 * GR_S;
+    while (st == GR_AGAIN && gr_clock_ns() < end_ns) {
+        short events = 0;
+        struct pollfd p = {.fd = gr_conn_poll_fd(conn, &events), .events = POLLIN};
+        (void)poll(&p, 1, 100);
+        st = gr_conn_recv(conn, &f);
+    }
+    return st;
+}
+
+/* A drafter that was frozen, and whose seat a newer process has: its connection ends when that one calls, and it is
+ * turned away when it calls again. */
+static void test_older_drafters_are_refused(void **state)
+{
+    (void)state;
+    struct world w;
+    struct log_capture log;
+    struct gr_conn *conn[3] = {NULL, NULL, NULL};
+    gr_log_set_level(GR_LOG_WARN);
+    log_capture_begin(&log);
+    start(&w, "127.0.0.1:0", 60000);
+    bool good = receive(&w, GR_MSG_JOIN) && call(&w, 5, &conn[0]) == GR_OK && call(&w, 7, &conn[1]) == GR_OK;
+    good = good && wait_for_end(conn[0]) == GR_ECLOSED;
+    good = good && call(&w, 6, &conn[2]) == GR_OK && wait_for_end(conn[2]) == GR_ECLOSED;
+    struct gr_frame f;
+    const bool stands = good && gr_conn_recv(conn[1], &f) == GR_AGAIN;
+    gr_control_destroy(w.control); /* the worker ends */
+    pthread_join(w.thread, NULL);
+    const char *lines = log_capture_end(&log);
+    gr_log_set_level(GR_LOG_ERROR);
+    for (size_t i = 0; i < GR_ARRAY_LEN(conn); i++) {
+        gr_conn_close(conn[i]);
+    }
+    close(w.listen_fd);
+    assert_true(good);
+    assert_true(stands);
+    assert_non_null(strstr(lines, "its drafter's seat `d1' belongs to a newer process"));
+    assert_non_null(strstr(lines, "a drafter was turned away: its seat `d1'"));
+}
+
 /* Strangers who connect and say nothing, in more numbers than there are hand-shakes: they take no data connection, and
  * a drafter that comes after them is let in without waiting for the time of theirs to be over. */
 static void test_silent_strangers(void **state)
@@ -220,6 +329,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_room_wakes),
+        cmocka_unit_test(test_pings_are_answered_in_a_pass),
+        cmocka_unit_test(test_older_drafters_are_refused),
         cmocka_unit_test(test_silent_strangers),
     };
     gr_log_set_level(GR_LOG_ERROR);
