@@ -14,6 +14,7 @@ from harness import DRAFT, SLOW, TARGET, Skip, case, generate, main, run, wait_f
 from served import FIXED, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
+WAITS = ("--rejoin-timeout", "60", "--max-model-len", "4096")
 PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
 
 
@@ -61,10 +62,9 @@ class KeptEndpoint(Kept, Endpoint):
 def served(*args, draft=True, workers=(), **kw):
     with contextlib.ExitStack() as stack:
         s = stack.enter_context(Kept(*args, **kw))
-        stack.enter_context(worker("graft-target", s.folder, s.address, "--rejoin-timeout", "60", *workers))
+        stack.enter_context(worker("graft-target", s.folder, s.address, *WAITS, *workers))
         if draft:
-            stack.enter_context(worker("graft-draft", s.folder, s.address, "--target", TARGET, "--rejoin-timeout", "60",
-                                       model=DRAFT))
+            stack.enter_context(worker("graft-draft", s.folder, s.address, "--target", TARGET, *WAITS, model=DRAFT))
         s.wait(*(("--draft", DRAFT) if draft else ()))
         yield s
 
@@ -164,7 +164,7 @@ def another_order_of_sums_does_not_go_on():
         os.kill(next(x["pid"] for x in s.list()["workers"]), signal.SIGKILL)
         s.kill()
         c.communicate(timeout=60)
-        with worker("graft-target", s.folder, s.address, "--cpu-kernels", "ref"):
+        with worker("graft-target", s.folder, s.address, *WAITS, "--cpu-kernels", "ref"):
             s.wait()
             got = s.text_when_over(session)
     assert got["finish_reason"] == "error" and "its own numerics" in got["error"], got

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Nothing leaves a server before its record is as durable as was promised, and a start from what was synced is right.
+
+kill -9 leaves what was written in the page cache, so it tests neither. Here every write, sync, rename and message is
+noted in its order (sync_order.c), the disk is slow, and a journal is put back to its state at the last sync.
+
+usage: test_sync_order.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import contextlib
+import http.client
+import json
+import os
+import re
+import struct
+import threading
+
+from endpoint import Endpoint
+from harness import BUILD, SLOW, TARGET, Skip, case, generate, main, run, wait_for
+from served import Folder, free_port, worker
+
+PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
+TOKENS = 60
+SMALL = ("--max-model-len", "512")
+DELAY_MS = 30  # of a sync
+SEGMENT_HEAD, RECORD_HEAD, RECORD_TAIL = 96, 48, 8
+
+
+class Watched(Folder):
+    """Servers that are started in it have their order noted."""
+
+    def __init__(self):
+        super().__init__()
+        self.log = self.path("order")
+        self.watches = True
+
+    def env(self, **more):
+        env = super().env(**more)
+        if self.watches:
+            env.update(LD_PRELOAD=os.path.join(BUILD, "tests/system/libsync_order.so"), GRAFT_ORDER_LOG=self.log,
+                       GRAFT_ORDER_DELAY_MS=str(DELAY_MS))
+        return env
+
+
+class Stretch:
+    """Bytes that events have added to a file or a socket."""
+
+    def __init__(self):
+        self.bytes = b""
+        self.ends = []  # (length after the event, its number)
+
+    def add(self, number, data):
+        self.bytes += data
+        self.ends.append((len(self.bytes), number))
+
+    def event_of(self, end):
+        """The event that brought the byte before `end`."""
+        return next(number for length, number in self.ends if length >= end)
+
+
+class Order:
+    """What a log says."""
+
+    def __init__(self, path):
+        self.files, self.sockets, self.syncs, self.names, self.folder_syncs = {}, {}, {}, {}, []
+        with open(path, "rb") as f:
+            data = f.read()
+        at = number = 0
+        while at + 16 <= len(data):
+            kind, n, inode = data[at:at + 1], *struct.unpack_from("<IQ", data, at + 4)
+            body = data[at + 16:at + 16 + n]
+            at += 16 + n
+            number += 1
+            if kind in b"WO":
+                (self.files if kind == b"W" else self.sockets).setdefault(inode, Stretch()).add(number, body)
+            elif kind == b"S":
+                self.syncs.setdefault(inode, []).append(number)
+            elif kind == b"R":
+                self.names[inode] = (body.decode(), number)
+            elif kind == b"D":
+                self.folder_syncs.append(number)
+
+    def n_synced(self, inode):
+        last = max(self.syncs.get(inode, [0]))
+        return max([length for length, number in self.files[inode].ends if number < last], default=0)
+
+    def durable(self, inode, end):
+        """The event after which the file's bytes up to `end` are durable, and its name; None: there is none."""
+        wrote = self.files[inode].event_of(end)
+        name = self.names[inode][1]
+        synced = [x for x in self.syncs.get(inode, []) if x > wrote]
+        named = [x for x in self.folder_syncs if x > name]
+        return max(synced[0], named[0]) if synced and named else None
+
+    def records(self):
+        """Of each record its session, its message's name and body, and when it was durable."""
+        out = []
+        for inode, (_, named) in self.names.items():
+            p = self.files[inode].bytes
+            head = [number for length, number in self.files[inode].ends if length >= SEGMENT_HEAD][0]
+            assert any(head < x < named for x in self.syncs[inode]), "a segment had its name before its head was durable"
+            at = SEGMENT_HEAD
+            while at + RECORD_HEAD <= len(p):
+                n, _, _, session = struct.unpack_from("<IIQQ", p, at)
+                end = at + RECORD_HEAD + n + RECORD_TAIL
+                body = p[at + RECORD_HEAD:end - RECORD_TAIL]
+                name = re.match(rb".{1,3}\xa1t[\xa0-\xbf]([A-Z_]+)", body, re.S)
+                if name:
+                    out.append((session, name.group(1).decode(), body, self.durable(inode, end)))
+                at = end
+        return out
+
+    def told(self):
+        """Of each request when its response began, and when its end was sent (None: it was not)."""
+        out = {}
+        for s in self.sockets.values():
+            head = re.search(rb"X-Request-Id: ([0-9a-f]{32})", s.bytes)
+            if head:
+                end = re.search(rb'"finish_reason":"[a-z]', s.bytes)
+                out[head.group(1).decode()] = (s.ends[0][1], s.event_of(end.end()) if end else None)
+        return out
+
+
+def check(order):
+    """Returns for each request that was told something its session, and whether its end was told."""
+    records, told, sessions = order.records(), order.told(), {}
+    for request, (began, ended) in told.items():
+        opened = [(s, durable) for s, name, body, durable in records if name == "OPEN" and request.encode() in body]
+        assert len(opened) == 1, (request, opened)
+        session, durable = opened[0]
+        assert durable is not None and durable < began, f"an answer began at {began}, its opening was durable at {durable}"
+        sessions[f"{session:016x}"] = (request, ended is not None)
+        if ended:
+            ends = [durable for s, name, _, durable in records if s == session and name == "FINISHED"]
+            assert ends and ends[0] is not None and ends[0] < ended, \
+                f"an end was told at {ended}, and was durable at {ends}"
+    return sessions
+
+
+@contextlib.contextmanager
+def watched(folder, port, watches):
+    folder.watches = watches
+    with Endpoint("--journal", folder.path("journal"), "--model", TARGET, spawn=False, control=f"127.0.0.1:{port}",
+                  folder=folder) as s:
+        folder.watches = False
+        yield s
+
+
+def ask(s, request, prompt, tokens=TOKENS):
+    """A stream's text; what there was of it where the server went away."""
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+    text = b""
+    try:
+        c, r = s.open("POST", "/v1/completions", body,
+                      headers={"X-Request-Id": request, "traceparent": f"00-{request}-00000000000000aa-01"})
+        with contextlib.closing(c):
+            assert r.status == 200, r.read()
+            while True:
+                more = r.read1(1 << 16)
+                if not more:
+                    return text
+                text += more
+    except (OSError, http.client.HTTPException):
+        return text
+
+
+def ask_all(s, n, tokens=TOKENS):
+    threads = [threading.Thread(target=ask, args=(s, f"{i + 1:032x}", PROMPTS[i % len(PROMPTS)], tokens))
+               for i in range(n)]
+    for t in threads:
+        t.start()
+    return threads
+
+
+def text_when_over(s, session):
+    def look():
+        done = run("session", "show", session, "--text", "--json", env=s.env())
+        assert done.returncode == 0, (done.stderr, s.log())
+        return json.loads(done.stdout)
+    wait_for(lambda: look()["finish_reason"] != "running", 60)
+    return look()
+
+
+def needs_preload():
+    if SLOW >= 10:
+        raise Skip("a sanitizer comes before what is preloaded")
+
+
+@case
+def nothing_leaves_before_its_record():
+    needs_preload()
+    folder, port = Watched(), free_port()
+    with watched(folder, port, True) as s, worker("graft-target", folder, s.address, *SMALL):
+        s.wait()
+        for t in ask_all(s, 8):
+            t.join()
+    sessions = check(Order(folder.log))
+    assert len(sessions) == 8 and all(ended for _, ended in sessions.values()), sessions
+
+
+@case
+def what_was_synced_is_enough_to_start_from():
+    needs_preload()
+    want = {p: generate("--prompt", p, "--ignore-eos", "--max-tokens", str(4 * TOKENS), "--method", "none")["token_ids"]
+            for p in PROMPTS}
+    folder, port = Watched(), free_port()
+    with watched(folder, port, True) as s, worker("graft-target", folder, s.address, "--rejoin-timeout", "60", *SMALL):
+        s.wait()
+        ask(s, f"{99:032x}", PROMPTS[0], 4 * TOKENS)  # over, and told to be
+        threads = ask_all(s, 6, 4 * TOKENS)
+        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]) == 6)
+        s.p.kill()
+        s.p.wait()
+        for t in threads:
+            t.join()
+        order = Order(folder.log)
+        sessions = check(order)
+        assert len(sessions) >= 1 and sum(ended for _, ended in sessions.values()) >= 1, sessions
+        for name in os.listdir(folder.path("journal")):
+            path = os.path.join(folder.path("journal"), name)
+            os.truncate(path, order.n_synced(os.stat(path).st_ino))
+        with watched(folder, port, False) as again:
+            for session, (request, ended) in sessions.items():
+                got = text_when_over(again, session)
+                prompt = PROMPTS[0] if ended else PROMPTS[(int(request, 16) - 1) % len(PROMPTS)]
+                assert got["finish_reason"] == "length" and got["token_ids"] == want[prompt], (request, got)
+        print(f"# {len(sessions)} answers that had begun are whole after a start from the last sync", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
