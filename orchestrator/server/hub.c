@@ -326,6 +326,10 @@ static bool receive_worker(struct gr_hub *h, uint32_t worker)
             lose_worker(h, worker);
             return true;
         }
+        if (l->control != NULL && gr_control_has_nothing(l->control)) { /* epoll tells of more */
+            gr_link_watch_read(&h->watch, worker, l->broken);
+            return true;
+        }
     }
     return true;
 }
@@ -350,6 +354,10 @@ static bool receive_client(struct gr_hub *h, uint32_t client)
                          l->broken ? "it does not read what it asked for" : "it broke the protocol");
             }
             lose_client(h, client);
+            return true;
+        }
+        if (l->control != NULL && gr_control_has_nothing(l->control)) {
+            gr_link_watch_read(&h->watch, client_number(client), l->broken);
             return true;
         }
     }

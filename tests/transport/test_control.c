@@ -81,6 +81,33 @@ static void test_end_comes_last(void **state)
     gr_control_destroy(c);
 }
 
+/* Whoever is told by poll() learns from the message whether to ask for another: not while a whole one is there. */
+static void test_nothing_more(void **state)
+{
+    (void)state;
+    uint8_t bytes[256];
+    int fd[2];
+    struct gr_control *c = NULL;
+    struct gr_msg m;
+    make(fd, &c);
+    assert_false(gr_control_has_nothing(c)); /* nobody has looked */
+    size_t n = put(bytes, sizeof(bytes), &(struct gr_msg){.type = GR_MSG_PING});
+    n += put(bytes + n, sizeof(bytes) - n, &(struct gr_msg){.type = GR_MSG_PURGE});
+    assert_int_equal(write(fd[1], bytes, n), (ssize_t)n);
+    assert_int_equal(gr_control_recv(c, &m), GR_OK);
+    assert_false(gr_control_has_nothing(c));
+    assert_int_equal(gr_control_recv(c, &m), GR_OK);
+    assert_true(gr_control_has_nothing(c));
+    assert_int_equal(write(fd[1], bytes, n - 1), (ssize_t)n - 1);
+    assert_int_equal(gr_control_recv(c, &m), GR_OK);
+    assert_true(gr_control_has_nothing(c)); /* part of one */
+    assert_int_equal(write(fd[1], bytes + n - 1, 1), 1);
+    assert_int_equal(gr_control_recv(c, &m), GR_OK);
+    assert_int_equal(m.type, GR_MSG_PURGE);
+    close(fd[1]);
+    gr_control_destroy(c);
+}
+
 /* A reader takes a little, the queue refills: CPU time of n such steps while about `fill` bytes wait, in ns. */
 static uint64_t slow_reader(size_t fill, int n)
 {
@@ -168,10 +195,8 @@ static void test_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_end_comes_last),
-        cmocka_unit_test(test_slow_reader),
-        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_pieces),      cmocka_unit_test(test_end_comes_last), cmocka_unit_test(test_nothing_more),
+        cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_room),
     };
     gr_log_set_level(GR_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,8 @@
 struct gr_control {
     int fd;
     bool closed;
-    uint8_t *in; /* owned, QUEUE_BYTES */
+    bool took_all; /* the last read took all that the socket had */
+    uint8_t *in;   /* owned, QUEUE_BYTES */
     /* Owned, OUT_BYTES. What waits is out[out_at .. out_len), at most out_max bytes in twice the room. It is moved to
      * the front when more than out_max bytes have been sent since the last time: no byte is moved more than once. */
     uint8_t *out;
@@ -225,8 +226,10 @@ enum gr_status gr_control_recv(struct gr_control *c, struct gr_msg *out)
         memmove(c->in, c->in + c->in_at, c->in_len - c->in_at);
         c->in_len -= c->in_at;
         c->in_at = 0;
-        const ssize_t n = recv(c->fd, c->in + c->in_len, QUEUE_BYTES - c->in_len, 0);
+        const size_t room = QUEUE_BYTES - c->in_len;
+        const ssize_t n = recv(c->fd, c->in + c->in_len, room, 0);
         if (n > 0) {
+            c->took_all = (size_t)n < room;
             c->in_len += (size_t)n;
         } else if (n < 0 && errno == EINTR) {
             continue;
@@ -236,6 +239,14 @@ enum gr_status gr_control_recv(struct gr_control *c, struct gr_msg *out)
             c->closed = true;
         }
     }
+}
+
+bool gr_control_has_nothing(const struct gr_control *c)
+{
+    struct gr_reader r = {.p = c->in + c->in_at, .len = c->in_len - c->in_at};
+    const uint32_t len = gr_read_u32(&r);
+    const bool part = r.failed || (len <= GR_MSG_BYTES_MAX && len > r.len - r.at);
+    return c->took_all && part;
 }
 
 int gr_control_fd(const struct gr_control *c)

@@ -25,6 +25,9 @@ GR_NODISCARD enum gr_status gr_control_flush(struct gr_control *c);
 /* Next message; gr_msg_finish() it. GR_AGAIN: none yet; GR_ECLOSED: the peer is gone; GR_EFORMAT, GR_EPROTO: it broke
  * the protocol (logged); GR_EAUTH: a sealed record is not what the peer sent next (logged). */
 GR_NODISCARD enum gr_status gr_control_recv(struct gr_control *c, struct gr_msg *out);
+/* After a message: gr_control_recv() would find no other one unless the socket becomes readable, which poll() tells.
+ * So whoever is told by poll() need not ask the socket in vain. */
+bool gr_control_has_nothing(const struct gr_control *c);
 int gr_control_fd(const struct gr_control *c);
 short gr_control_events(const struct gr_control *c);
 
