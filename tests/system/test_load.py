@@ -245,6 +245,16 @@ def sampled(s):
         thread.join()
 
 
+def check_memory(first, samples, last):
+    """Streams take memory while they last, and malloc gives it back or keeps it; a pool of KV is touched block by block.
+    So in seconds there is a bound for each process, and in minutes the second half takes no more than the first."""
+    for name in first:
+        assert last[name] - first[name] < (64 if name == "graft serve" else 256), (name, first, last)
+        if LONG:
+            early, late = (max(m[name] for m in part) for part in (samples[:5], samples[5:]))
+            assert late - early < 4, (name, samples)
+
+
 def own_time(before, after):
     """The share of tokens that took the orchestrator more than 1 ms, how many there were, and the mean in us."""
     name = "graft_orchestrator_token_seconds"
@@ -256,8 +266,8 @@ def own_time(before, after):
 def many_streams_at_once():
     """Memory is flat, the orchestrator's own time is below 1 ms for 99 of 100 tokens, and no stream starves."""
     with Endpoint("--sessions", str(STREAMS), "--kv-blocks", "2048") as s:
-        args = ("--prompts", prompts_file(s.folder), "--max-concurrency", str(STREAMS), "--output-len", "64" if LONG else "16", "--ignore-eos",
-                "--check-texts", "--num-prompts")
+        args = ("--prompts", prompts_file(s.folder), "--max-concurrency", str(STREAMS), "--output-len", "64" if LONG else "16",
+                "--ignore-eos", "--check-texts", "--num-prompts")
         bench(s.port, *args, *(("1000000", "--duration", "60") if LONG else (str(2 * STREAMS),)), timeout=180)
         first, before = memory(s), s.metrics()
         with sampled(s) as samples:
@@ -271,12 +281,10 @@ def many_streams_at_once():
               + ", ".join(f"{k} {' '.join(f'{m[k]:.1f}' for m in [first, *samples, last])}" for k in first))
         assert row["failed"] == 0 and row["texts_differ"] == 0 and row["max_concurrent_requests"] == STREAMS, row
         assert n == row["total_output_tokens"], (n, row)
-        assert row["longest_gap_ms"] < 1e4 * SLOW and row["max_ttft_ms"] < 2e4 * SLOW, row
+        assert row["longest_gap_ms"] < 2e4 * SLOW and row["max_ttft_ms"] < 2e4 * SLOW, row
         if SLOW != 1:
             return
-        # A worker's pool of KV is memory from the start, but is touched block by block.
-        for name, most in (("graft serve", 8), ("graft-target", 16 if LONG else 128), ("graft-draft", 16 if LONG else 128)):
-            assert last[name] - first[name] < most, (name, first, last)
+        check_memory(first, samples, last)
         # A process that stands beside the test for seconds takes the CPU in the middle of a token now and then.
         assert over < (0.01 if LONG else 0.05) and mean_us < 300, (over, mean_us)
 
