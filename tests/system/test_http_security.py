@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -15,13 +16,15 @@ import subprocess
 import threading
 import time
 
-from harness import GRAFT, SLOW, TARGET, case, main, run, wait_for
+from harness import GRAFT, ROOT, SLOW, TARGET, case, main, run, wait_for
 from endpoint import PROMPT, Endpoint
 from served import Folder
 
 ALICE, BOB = "sk-alice-0123456789abcdef", "sk-bob-0123456789abcdef"
-PAGES = (("GET", "/v1/models"), ("GET", "/version"), ("GET", "/ready"), ("GET", "/metrics"), ("POST", "/v1/completions"),
-         ("POST", "/v1/chat/completions"), ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/nothing"))
+with open(os.path.join(ROOT, "orchestrator/http/pages.c"), encoding="utf-8") as source:
+    ROWS = re.findall(r'^    \{\.path = "([^"]+)"(.*)\},?$', source.read(), re.M)
+OPEN = {path for path, row in ROWS if ".open = true" in row}
+PAGES = [("POST" if ".post = true" in row else "GET", path) for path, row in ROWS if path not in OPEN] + [("GET", "/nothing")]
 
 
 def write(folder, name, text, mode=0o600):
@@ -80,6 +83,7 @@ def every_page_but_health_needs_a_key():
         wrong = [{}, {"Authorization": "Bearer " + ALICE + "x"}, {"Authorization": "Bearer " + ALICE[:-1]},
                  {"Authorization": "Bearer "}, {"Authorization": "Basic " + ALICE}, {"Authorization": ALICE},
                  {"Authorization": "Bearer alice"}, {"X-Api-Key": ALICE}]
+        assert OPEN == {"/health", "/"} and len(PAGES) >= 9, (OPEN, PAGES)
         for method, path in PAGES:
             for headers in wrong if path == "/v1/completions" else wrong[:2]:
                 got, answer, r = s.ask(method, path, {"prompt": "x"} if method == "POST" else None, headers=headers)
