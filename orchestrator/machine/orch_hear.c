@@ -242,11 +242,16 @@ static void on_session_failed(struct gr_orch *o, struct session *s, const struct
         on_evicted(o, s);
         return;
     }
+    const int target = s->at.target;
     o->totals.turns_failed_at_target++;
-    log_warn("session %" GR_SESSION_ID_PRI " has failed at target worker %d: %s", s->id, s->at.target + 1,
-             m->error.text);
-    orch_seat_failed(o, (uint32_t)s->at.target, GR_FAILURE_TURN);
-    if (!go_elsewhere(o, s)) {
+    orch_seat_failed(o, (uint32_t)target, GR_FAILURE_TURN);
+    if (go_elsewhere(o, s)) {
+        log_warn("session %" GR_SESSION_ID_PRI
+                 " has failed at target worker %d, and its turn goes on at another one: %s",
+                 m->session, target + 1, m->error.text);
+    } else { /* the text is the turn's own error, which its client tells */
+        log_warn("session %" GR_SESSION_ID_PRI " has failed at target worker %d, and its turn with it", s->id,
+                 target + 1);
         orch_home_forgot(s);
         orch_fail_turn(o, s, m->error.text);
     }
