@@ -51,6 +51,8 @@ static enum gr_status on_msg(void *ctx, const struct gr_msg *m)
     case GR_MSG_PING:
         return say(
             t, &(struct gr_msg){.type = GR_MSG_PONG, .pong = {.n_vocab = GR_STUB_VOCAB, .n_session = (uint32_t)t->n}});
+    case GR_MSG_JOINED: /* the number of its process, which nothing here uses */
+        return GR_OK;
     default:
         log_error("the server sends a target %s, which nobody has asked for", gr_msg_name(m->type));
         return GR_EPROTO;
