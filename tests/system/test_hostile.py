@@ -223,9 +223,9 @@ def hostile_peers_disturb_nobody():
         for job in slow:
             got, seconds = job.result()
             assert b" 200 " not in got[:16] and seconds < 30 * SLOW, (got[:80], seconds)
-        idle = []
+        idle, n = [], min(340, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 300) // 3)
         for address in doors(s):
-            idle += [stack.enter_context(contextlib.closing(door(address))) for _ in range(340)]
+            idle += [stack.enter_context(contextlib.closing(door(address))) for _ in range(n)]
         begin = time.monotonic()
         assert [state for _, state in states(s)] == ["serving", "serving"] and s.ask("GET", "/health")[0] == 200
         a.wait_for_more()

@@ -16,7 +16,7 @@ import urllib.request
 from harness import DRAFT, SLOW, TARGET, case, children, generate, main, wait_for
 from served import FIXED, PROMPT, Serve, worker
 
-TOKENS = 600
+TOKENS = 2000
 
 
 def workers(s):
@@ -130,9 +130,10 @@ def a_frozen_worker_whose_seat_is_taken():
         draft = freeze_and_replace(s, stack, draft, "graft-draft", DRAFT, "d1")
         assert whole(turn, want)["reopens"] == 1
         assert [w["state"] for w in workers(s)] == 2 * ["serving"] and draft.poll() is None
-        log = s.log()
-        assert log.count("another process has taken its seat") == 2 and "silent" not in log, log
-        assert metric(s, "graft_workers_replaced_total") == 4
+        if SLOW == 1:  # a sanitizer's process may take longer to start than a worker may be silent
+            log = s.log()
+            assert log.count("another process has taken its seat") == 2 and "silent" not in log, log
+            assert metric(s, "graft_workers_replaced_total") == 4
 
 
 @case

@@ -91,13 +91,12 @@ def required_refuses_an_end_that_says_off():
 
 @case
 def an_altered_record_ends_that_link_alone():
-    """Byte 1100 is inside of a record: HELLO and its proof have some 500. What came before it stands."""
+    """A record's last byte, which is its seal's: that of what comes at once with byte 1100, after HELLO and its proof."""
     state = {"at": 0}
 
     def change(data):
         begin, state["at"] = state["at"], state["at"] + len(data)
-        at = 1100 - begin
-        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:] if 0 <= at < len(data) else data
+        return data[:-1] + bytes([data[-1] ^ 1]) if begin <= 1100 < state["at"] else data
 
     with Serve(draft=False) as s:
         with Forwarder(s.address, change) as f:

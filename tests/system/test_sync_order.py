@@ -20,7 +20,7 @@ from served import Folder, free_port, worker
 
 PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
 TOKENS = 60
-SMALL = ("--max-model-len", "512")
+SMALL = ("--max-model-len", "1024")
 DELAY_MS = 30  # of a sync
 SEGMENT_HEAD, RECORD_HEAD, RECORD_TAIL = 96, 48, 8
 
@@ -200,13 +200,13 @@ def nothing_leaves_before_its_record():
 @case
 def what_was_synced_is_enough_to_start_from():
     needs_preload()
-    want = {p: generate("--prompt", p, "--ignore-eos", "--max-tokens", str(4 * TOKENS), "--method", "none")["token_ids"]
+    want = {p: generate("--prompt", p, "--ignore-eos", "--max-tokens", str(10 * TOKENS), "--method", "none")["token_ids"]
             for p in PROMPTS}
     folder, port = Watched(), free_port()
     with watched(folder, port, True) as s, worker("graft-target", folder, s.address, "--rejoin-timeout", "60", *SMALL):
         s.wait()
-        ask(s, f"{99:032x}", PROMPTS[0], 4 * TOKENS)  # over, and told to be
-        threads = ask_all(s, 6, 4 * TOKENS)
+        ask(s, f"{99:032x}", PROMPTS[0], 10 * TOKENS)  # over, and told to be
+        threads = ask_all(s, 6, 10 * TOKENS)
         wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]) == 6)
         s.p.kill()
         s.p.wait()
@@ -221,7 +221,7 @@ def what_was_synced_is_enough_to_start_from():
         with watched(folder, port, False) as again:
             for session, (request, ended) in sessions.items():
                 got = text_when_over(again, session)
-                prompt = PROMPTS[0] if ended else PROMPTS[(int(request, 16) - 1) % len(PROMPTS)]
+                prompt = PROMPTS[0] if int(request, 16) == 99 else PROMPTS[(int(request, 16) - 1) % len(PROMPTS)]
                 assert got["finish_reason"] == "length" and got["token_ids"] == want[prompt], (request, got)
         print(f"# {len(sessions)} answers that had begun are whole after a start from the last sync", flush=True)
 
