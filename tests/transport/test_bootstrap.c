@@ -98,6 +98,17 @@ static void both_expect(struct both *b, enum gr_status st)
     both_finish(b);
 }
 
+/* Bytes between fields may be any. */
+static void assert_same_hello(const struct gr_hello *a, const struct gr_hello *b)
+{
+    uint8_t record[2][GR_HELLO_BYTES_MAX];
+    size_t n[2];
+    assert_int_equal(gr_hello_encode(a, record[0], sizeof(record[0]), &n[0]), GR_OK);
+    assert_int_equal(gr_hello_encode(b, record[1], sizeof(record[1]), &n[1]), GR_OK);
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(record[0], record[1], n[0]);
+}
+
 static void test_hello_ok(void **state)
 {
     (void)state;
@@ -112,7 +123,7 @@ static void test_hello_ok(void **state)
             static const uint8_t no_nonce[32];
             assert_memory_not_equal(got.nonce, no_nonce, 32);
             memcpy(sent.nonce, got.nonce, 32);
-            assert_memory_equal(&got, &sent, sizeof(got));
+            assert_same_hello(&got, &sent);
         }
         assert_memory_not_equal(b.side[0].peer.nonce, b.side[1].peer.nonce, 32);
         both_finish(&b);
