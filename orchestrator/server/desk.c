@@ -724,7 +724,9 @@ void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish fi
         tell_begun(d, s, session, 0);
     }
     struct gr_msg m = finished(d, session, finish, s->cut, text);
-    tell_finished(d, s, s->client, &m);
+    if (s->in_turn) { /* else it was told as given up, and stays so */
+        tell_finished(d, s, s->client, &m);
+    }
     s->in_turn = false;
     s->client = NOBODY;
     if (!s->keep_open) {

@@ -101,13 +101,14 @@ static bool put_tokens(struct gr_keeper *k, const struct gr_ledger_session *s)
         return true;
     }
     const struct gr_transcript *t = gr_orch_text(k->orch, s->id);
-    const struct gr_msg m = {.type = GR_MSG_COMMIT,
-                             .session = s->id,
-                             .commit = {.epoch = info.epoch,
-                                        .ids = {.p = t->token + from, .n = info.n_token - from},
-                                        .keep_len = from,
-                                        .final_len = info.n_token,
-                                        .hash = gr_transcript_hash_at(t, info.n_token)}};
+    const struct gr_msg m = {
+        .type = GR_MSG_COMMIT,
+        .session = s->id,
+        .commit = {.epoch = info.epoch,
+                   .ids = {.p = t->token + from, .n = info.n_token - from},
+                   .keep_len = from,
+                   .final_len = info.n_token,
+                   .hash = info.n_token == t->len ? t->hash : gr_transcript_hash_at(t, info.n_token)}};
     return put(k, &m);
 }
 
@@ -312,17 +313,47 @@ void gr_keeper_restore(struct gr_keeper *k, struct gr_desk *d, uint64_t now_ns)
 
 /* ---- what clients are told ---- */
 
+struct loss {
+    struct gr_keeper *k;
+    const char *why;
+};
+
+/* Of what a client waits for and the desk has done with: it hears of it as an error. */
+static void tell_loss(void *ctx, uint32_t client, const struct gr_msg *m)
+{
+    const struct loss *l = ctx;
+    struct gr_msg e = {.type = GR_MSG_ERROR, .session = m->session, .error = {.code = -GR_EIO}};
+    if (m->type == GR_MSG_FINISHED) {
+        e = *m;
+        e.finished.finish = GR_FINISH_ERROR;
+        snprintf(e.finished.text, sizeof(e.finished.text), "%s", l->why);
+    } else if (m->type != GR_MSG_CLOSED && m->type != GR_MSG_TEXT) {
+        return;
+    } else {
+        snprintf(e.error.text, sizeof(e.error.text), "%s", l->why);
+    }
+    l->k->c.send(l->k->c.ctx, client, &e);
+}
+
+static const char too_slow[] = "what was to be told of the turn has waited for the journal's disk for too long";
+
+/* Nothing overtakes what was lost. */
 void gr_keeper_send(struct gr_keeper *k, uint32_t client, const struct gr_msg *m)
 {
-    if (gr_outbox_put(k->outbox, client, m, 0) != GR_OK) {
+    const bool is_cut = gr_place_set_next(&k->cut, client) == (int)client;
+    if (is_cut || gr_outbox_put(k->outbox, client, m, 0) != GR_OK) {
+        struct loss l = {.k = k, .why = too_slow};
         gr_place_set_put(&k->cut, client, true);
+        tell_loss(&l, client, m);
     }
 }
 
 static void lose_clients(struct gr_keeper *k, const char *why)
 {
     for (int i = gr_place_set_next(&k->cut, 0); i >= 0; i = gr_place_set_next(&k->cut, (uint32_t)i + 1)) {
-        forget(k, (uint32_t)i);
+        struct loss l = {.k = k, .why = why};
+        gr_outbox_drop(k->outbox, (uint32_t)i, tell_loss, &l);
+        gr_place_set_put(&k->cut, (uint32_t)i, false);
         k->c.lost(k->c.ctx, (uint32_t)i, why);
     }
 }
@@ -381,11 +412,11 @@ uint64_t gr_keeper_run(struct gr_keeper *k, uint64_t now_ns)
     const ssize_t got = read(gr_journal_fd(j), &count, sizeof(count));
     (void)got; /* whether it was readable or not */
     k->now_ns = now_ns;
+    lose_clients(k, too_slow);
     gr_outbox_synced(k->outbox, gr_journal_synced(j));
     if (gr_journal_has_failed(j) && !k->failed) {
         fail(k);
     }
-    lose_clients(k, "what was to be told of the turn has waited for the journal's disk for too long");
     if (k->failed) {
         return UINT64_MAX;
     }

@@ -103,11 +103,13 @@ void gr_outbox_wait(struct gr_outbox *o, uint32_t client, uint64_t seq)
     o->last_seq[client] = GR_MAX(seq, o->last_seq[client]);
 }
 
-static void send_held(struct gr_outbox *o, const struct held *h)
+typedef void on_held(void *ctx, uint32_t client, const struct gr_msg *m);
+
+static void give(const struct held *h, on_held *to, void *ctx)
 {
     struct gr_msg m;
     if (gr_msg_decode(h->bytes, h->n, &m) == GR_OK) { /* what was encoded here is whole */
-        o->io.send(o->io.ctx, h->client, &m);
+        to(ctx, h->client, &m);
         gr_msg_finish(&m);
     }
 }
@@ -115,29 +117,46 @@ static void send_held(struct gr_outbox *o, const struct held *h)
 void gr_outbox_synced(struct gr_outbox *o, uint64_t seq)
 {
     struct held **link = &o->first;
-    o->synced = GR_MAX(o->synced, seq);
+    if (seq <= o->synced) {
+        return; /* what is held waits for later ones */
+    }
+    o->synced = seq;
     while (*link != NULL) {
         if ((*link)->seq > o->synced) {
             link = &(*link)->next;
             continue;
         }
         struct held *h = take(o, link);
-        send_held(o, h);
+        give(h, o->io.send, o->io.ctx);
         free(h);
     }
 }
 
-void gr_outbox_forget(struct gr_outbox *o, uint32_t client)
+void gr_outbox_drop(struct gr_outbox *o, uint32_t client, on_held *told, void *ctx)
 {
     struct held **link = &o->first;
     o->last_seq[client] = 0;
     while (*link != NULL) {
-        if ((*link)->client == client) {
-            free(take(o, link));
-        } else {
+        if ((*link)->client != client) {
             link = &(*link)->next;
+            continue;
         }
+        struct held *h = take(o, link);
+        give(h, told, ctx);
+        free(h);
     }
+}
+
+static void tell_nobody(void *ctx, uint32_t client, const struct gr_msg *m)
+{
+    (void)ctx;
+    (void)client;
+    (void)m;
+}
+
+void gr_outbox_forget(struct gr_outbox *o, uint32_t client)
+{
+    gr_outbox_drop(o, client, tell_nobody, NULL);
 }
 
 bool gr_outbox_holds(const struct gr_outbox *o, uint32_t client)

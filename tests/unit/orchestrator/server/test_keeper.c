@@ -317,6 +317,24 @@ static void test_a_disk_that_fails(void **state)
     end(p);
 }
 
+/* The record that fails is that of an end: the client, with which the desk has done, is told an error in its place. */
+static void test_an_end_that_is_not_written(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    (void)begin(p, true);
+    commit(p->w, 10, 3, GR_FINISH_NONE);
+    flush(p);
+    set_disk(true, true);
+    commit(p->w, 13, 1, GR_FINISH_STOP);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 0);
+    set_disk(false, true);
+    flush(p);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 1);
+    assert_int_equal(told.finish, GR_FINISH_ERROR);
+    end(p);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, make_place, remove_place)
@@ -324,6 +342,7 @@ int main(void)
         TEST(nothing_overtakes_the_disk), TEST(a_turn_goes_on),
         TEST(appended_and_cut),           TEST(an_answer_is_read_until_its_time_is_over),
         TEST(a_closed_session_is_gone),   TEST(a_disk_that_fails),
+        TEST(an_end_that_is_not_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
