@@ -4,6 +4,7 @@
 #include "orchestrator/machine/orch_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define TELL_PLACES_NS (500 * GR_MS) /* between two looks at the places of those that wait */
 
@@ -54,8 +55,12 @@ uint32_t orch_n_queued(const struct gr_orch *o)
     return o->books.queued.n;
 }
 
+/* A turn that is retold asks for targets of its own numerics alone. */
 static bool ask_the_same(const struct session *a, const struct session *b)
 {
+    if (a->turn.is_retold && strcmp(a->numerics_id, b->numerics_id) != 0) {
+        return false;
+    }
     return a->request.tokenizer_fingerprint == b->request.tokenizer_fingerprint && a->model.bound == b->model.bound &&
            a->model.fingerprint == b->model.fingerprint && a->turn.is_retold == b->turn.is_retold;
 }
