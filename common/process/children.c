@@ -293,11 +293,26 @@ static enum gr_child_event reap(struct gr_children *c, int *index_out)
     return GR_CHILD_NONE;
 }
 
+/* Where all of a job are signalled, a supervisor hands on what its child has been told already: that is not said twice.
+ */
+static bool is_said_again(struct gr_children *c, const struct signalfd_siginfo *info)
+{
+    const bool of_parent = (pid_t)info->ssi_pid == getppid();
+    if (!is_ending((int)info->ssi_signo) || c->told[of_parent]) {
+        return false;
+    }
+    c->told[of_parent] = true;
+    return c->told[!of_parent];
+}
+
 enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out)
 {
     struct signalfd_siginfo info;
     while (read(c->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         const int number = (int)info.ssi_signo;
+        if (is_said_again(c, &info)) {
+            continue;
+        }
         if (number != SIGCHLD && (*signal_out == 0 || !gr_program_reloaded_by(number))) {
             *signal_out = number;
         }

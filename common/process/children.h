@@ -49,6 +49,7 @@ struct gr_children {
     struct gr_child *child; /* owned: room for GR_CHILD_MAX, as whoever has these may live on a small stack */
     int n;
     int signal_fd; /* SIGCHLD, SIGINT, SIGTERM, SIGHUP, drains: readable when something came */
+    bool told[2];  /* a signal has said that this process is to end: of its parent, of others */
     char key_hex[65];
 };
 

@@ -391,13 +391,13 @@ static enum gr_status start(struct serve *s)
     sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
     GR_TRY(gr_own_use(s->o.interface, false));
     gr_own_tell();
-    GR_TRY(open_journal(s));
-    GR_TRY(open_door(s, key));
     gr_program_hear_drains();
     if (gr_serve_http_has_files(&s->o)) {
         gr_program_reload_by_hangup();
     }
-    GR_TRY(gr_children_init(&s->children, key_hex));
+    GR_TRY(gr_children_init(&s->children, key_hex)); /* a long journal takes time, and signals wait meanwhile */
+    GR_TRY(open_journal(s));
+    GR_TRY(open_door(s, key));
     GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk));
     GR_TRY(watch_all(s));
     tell_wanted(s);
