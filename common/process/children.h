@@ -60,7 +60,8 @@ GR_NODISCARD enum gr_status gr_children_init(struct gr_children *c, const char *
 /* name, argv (NULL-terminated): copied. */
 GR_NODISCARD enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
                                               const struct gr_child_rule *rule, int *index_out);
-/* Reads the signals that came. *signal_out: the last one but SIGCHLD, if any; else it stays. Returns what happened to a
+/* Reads the signals that came. *signal_out: the last one but SIGCHLD, if any; else it stays. The first that tells this
+ * process to end by its parent, and the first by others, count as one. Returns what happened to a
  * child, if anything. That a child is started again, and that it is back, is logged here; why it was given up is left
  * to the caller. */
 enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out);

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -188,6 +189,61 @@ static void test_ctrl_c_at_birth(void **state)
     gr_children_finish(&c, 1000);
 }
 
+static int hear_one(struct gr_children *c)
+{
+    struct pollfd p = {.fd = c->signal_fd, .events = POLLIN};
+    int signal_number = 0;
+    int index = -1;
+    poll(&p, 1, 10000);
+    (void)gr_children_poll(c, &signal_number, &index);
+    return signal_number != 0;
+}
+
+/* As a process that its parent and others tell to end. Its status: one bit for each time that it was told something. */
+static int be_told(int ready, int go_on)
+{
+    struct gr_children c;
+    char byte = 0;
+    int heard = 0;
+    if (gr_children_init(&c, NULL) != GR_OK) {
+        return 64;
+    }
+    kill((pid_t)syscall(SYS_getpid), SIGTERM);
+    heard |= hear_one(&c);
+    if (write(ready, &byte, 1) != 1 || read(go_on, &byte, 1) != 1) {
+        return 64;
+    }
+    heard |= hear_one(&c) << 1; /* the parent's */
+    kill((pid_t)syscall(SYS_getpid), SIGTERM);
+    heard |= hear_one(&c) << 2;
+    gr_children_finish(&c, 0);
+    return heard;
+}
+
+/* Where all processes of a job are signalled, a supervisor hands on what its child has heard: that is not said twice.
+ */
+static void test_said_by_parent_and_others(void **state)
+{
+    (void)state;
+    int ready[2], go_on[2], status = 0;
+    char byte = 0;
+    assert_true(pipe(ready) == 0 && pipe(go_on) == 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        _exit(be_told(ready[1], go_on[0]));
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    kill(pid, SIGTERM);
+    assert_int_equal(write(go_on[1], &byte, 1), 1);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1 | 4);
+    for (int i = 0; i < 2; i++) {
+        close(ready[i]);
+        close(go_on[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +254,7 @@ int main(void)
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_restart_is_tried_again),
         cmocka_unit_test(test_ctrl_c_at_birth),
+        cmocka_unit_test(test_said_by_parent_and_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
