@@ -16,6 +16,7 @@ from served import FIXED, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 WAITS = ("--rejoin-timeout", "60", "--max-model-len", "4096")
+MANY = 1000 if SLOW == 1 else 300  # tokens of a turn that is met in its midst; a sanitizer's take ten times as long
 PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
 
 
@@ -91,9 +92,9 @@ def an_idle_session_is_there_again_and_goes_on():
 
 @case
 def turns_go_on_and_can_be_read_when_they_are_over():
-    want = {p: plain(p, 1500) for p in PROMPTS}
+    want = {p: plain(p, MANY) for p in PROMPTS}
     with served() as s:
-        clients = {p: s.start(*FIXED, prompt=p, tokens=1500) for p in PROMPTS}
+        clients = {p: s.start(*FIXED, prompt=p, tokens=MANY) for p in PROMPTS}
         wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]) == 4)
         before = {x["id"] for x in s.sessions()}
         s.kill()
@@ -147,7 +148,7 @@ def streams_outlive_a_kill(n, tokens):
 
 @case
 def eight_streams_outlive_a_kill():
-    streams_outlive_a_kill(8, 1000)
+    streams_outlive_a_kill(8, MANY)
 
 
 @case

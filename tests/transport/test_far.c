@@ -135,11 +135,8 @@ static void give(void *ctx, uint8_t *p)
 
 /* A dma-buf of the memory itself where the kernel makes them of memfds, which is all that a real device could be
  * asked with; a device in memory looks at the descriptor's validity alone. */
-static int export_fd(void *ctx, uint8_t *p, size_t bytes)
+static int export_region(const struct test_far *f, const struct region *r, size_t bytes)
 {
-    const struct test_far *f = ctx;
-    const struct region *r = find(p);
-    GR_ASSERT(r != NULL && r->far == p && bytes <= r->bytes);
     if (f->export_errno != 0) {
         return -f->export_errno;
     }
@@ -155,6 +152,16 @@ static int export_fd(void *ctx, uint8_t *p, size_t bytes)
     const int err = errno;
     close(device);
     return fd >= 0 ? fd : -err;
+}
+
+static int export_fd(void *ctx, uint8_t *p, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    const struct region *r = find(p);
+    GR_ASSERT(r != NULL && r->far == p && bytes <= r->bytes);
+    const int fd = export_region(ctx, r, bytes);
+    pthread_mutex_unlock(&lock);
+    return fd;
 }
 
 static enum gr_status copy(void *ctx, void *to, const void *from, size_t bytes)
