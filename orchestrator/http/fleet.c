@@ -1,5 +1,7 @@
 #include "orchestrator/http/fleet.h"
 
+#include "orchestrator/http/worker_state.h"
+
 #include <jansson.h>
 
 static json_t *number(uint64_t n)
@@ -21,13 +23,11 @@ static json_t *worker_json(const struct gr_http_worker *w)
     const struct gr_worker_status *s = &w->status;
     return json_pack("{s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "worker", (int)w->number,
                      "role", w->role == GR_WORKER_TARGET ? "target" : "draft", "state",
-                     s->leaving    ? "leaving"
-                     : s->draining ? "drained"
-                                   : "serving",
-                     "sessions", (int)s->n_session, "active", (int)s->n_active, "slots", (int)w->n_slot, "kv_blocks",
-                     (int)s->n_block, "kv_free_blocks", (int)s->n_free_block, "ping_ns", number(s->rtt_ns), "round_ns",
-                     number(s->round_ns), "rounds", number(s->rounds.n_round), "draft_tokens",
-                     number(s->rounds.n_draft_tokens), "accepted_tokens", number(s->rounds.n_accepted_tokens));
+                     gr_http_worker_state_name(gr_http_worker_state_of(s)), "sessions", (int)s->n_session, "active",
+                     (int)s->n_active, "slots", (int)w->n_slot, "kv_blocks", (int)s->n_block, "kv_free_blocks",
+                     (int)s->n_free_block, "ping_ns", number(s->rtt_ns), "round_ns", number(s->round_ns), "rounds",
+                     number(s->rounds.n_round), "draft_tokens", number(s->rounds.n_draft_tokens), "accepted_tokens",
+                     number(s->rounds.n_accepted_tokens));
 }
 
 static json_t *workers_json(const struct gr_http_state *s)

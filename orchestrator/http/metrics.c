@@ -1,5 +1,7 @@
 #include "orchestrator/http/metrics.h"
 
+#include "orchestrator/http/worker_state.h"
+
 static const char *const roles[] = {[GR_WORKER_TARGET] = "target", [GR_WORKER_DRAFT] = "draft"};
 
 /* ---- samples of families with labels ---- */
@@ -64,27 +66,15 @@ static void write_sessions(const struct source *from)
     }
 }
 
-static enum gr_http_worker_state state_of(const struct gr_http_worker *w)
-{
-    return w->status.leaving                          ? GR_HTTP_WORKER_LEAVING
-           : w->status.draining                       ? GR_HTTP_WORKER_DRAINED
-           : w->status.standing != GR_QUARANTINE_GOOD ? GR_HTTP_WORKER_QUARANTINED
-                                                      : GR_HTTP_WORKER_SERVING;
-}
-
 static void write_workers(const struct source *from)
 {
-    static const char *const state[] = {[GR_HTTP_WORKER_SERVING] = "serving",
-                                        [GR_HTTP_WORKER_QUARANTINED] = "quarantine",
-                                        [GR_HTTP_WORKER_DRAINED] = "drained",
-                                        [GR_HTTP_WORKER_LEAVING] = "leaving"};
-    uint64_t n[GR_ARRAY_LEN(roles)][GR_ARRAY_LEN(state)] = {{0}};
+    uint64_t n[GR_ARRAY_LEN(roles)][GR_HTTP_N_WORKER_STATE] = {{0}};
     for (uint32_t i = 0; i < from->s->n_worker; i++) {
-        n[from->s->worker[i].role][state_of(&from->s->worker[i])]++;
+        n[from->s->worker[i].role][gr_http_worker_state_of(&from->s->worker[i].status)]++;
     }
     for (size_t r = 0; r < GR_ARRAY_LEN(roles); r++) {
-        for (size_t k = 0; k < GR_ARRAY_LEN(state); k++) {
-            count(from, roles[r], state[k], n[r][k]);
+        for (int k = 0; k < GR_HTTP_N_WORKER_STATE; k++) {
+            count(from, roles[r], gr_http_worker_state_name((enum gr_http_worker_state)k), n[r][k]);
         }
     }
 }

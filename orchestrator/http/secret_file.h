@@ -10,7 +10,7 @@
 #define GR_SECRET_FILE_MAX (1u << 20) /* bytes */
 
 struct gr_secret_text {
-    char *text; /* owned, with a NUL behind it; NULL: there is none */
+    char *text; /* owned, ends with a NUL; NULL: there is none */
     size_t len;
 };
 

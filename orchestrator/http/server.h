@@ -11,13 +11,6 @@
 
 struct gr_http;
 
-enum gr_http_worker_state {
-    GR_HTTP_WORKER_SERVING,
-    GR_HTTP_WORKER_QUARANTINED, /* on trial, too */
-    GR_HTTP_WORKER_DRAINED,
-    GR_HTTP_WORKER_LEAVING
-};
-
 struct gr_http_worker {
     uint32_t number; /* from 1 */
     enum gr_worker_role role;

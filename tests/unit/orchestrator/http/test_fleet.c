@@ -25,8 +25,8 @@ static void test_the_fleet(void **state)
     static struct gr_served served;
     (void)state;
     s.n_worker = 2;
-    s.worker[0] =
-        (struct gr_http_worker){.number = 3, .role = GR_WORKER_TARGET, .n_slot = 8, .status = {.n_active = 5}};
+    s.worker[0] = (struct gr_http_worker){
+        .number = 3, .role = GR_WORKER_TARGET, .n_slot = 8, .status = {.n_active = 5, .standing = GR_QUARANTINE_OUT}};
     s.worker[1] = (struct gr_http_worker){
         .number = 9,
         .role = GR_WORKER_DRAFT,
@@ -40,6 +40,7 @@ static void test_the_fleet(void **state)
     assert_int_equal(json_array_size(workers), 2);
     assert_int_equal(at(json_array_get(workers, 0), "slots"), 8);
     assert_int_equal(at(json_array_get(workers, 0), "active"), 5);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(workers, 0), "state")), "quarantine");
     assert_string_equal(json_string_value(json_object_get(drafter, "role")), "draft");
     assert_string_equal(json_string_value(json_object_get(drafter, "state")), "drained");
     assert_int_equal(at(drafter, "accepted_tokens"), 7);
