@@ -142,21 +142,16 @@ void gr_outbox_drop(struct gr_outbox *o, uint32_t client, on_held *told, void *c
             continue;
         }
         struct held *h = take(o, link);
-        give(h, told, ctx);
+        if (told != NULL) {
+            give(h, told, ctx);
+        }
         free(h);
     }
 }
 
-static void tell_nobody(void *ctx, uint32_t client, const struct gr_msg *m)
-{
-    (void)ctx;
-    (void)client;
-    (void)m;
-}
-
 void gr_outbox_forget(struct gr_outbox *o, uint32_t client)
 {
-    gr_outbox_drop(o, client, tell_nobody, NULL);
+    gr_outbox_drop(o, client, NULL, NULL);
 }
 
 bool gr_outbox_holds(const struct gr_outbox *o, uint32_t client)

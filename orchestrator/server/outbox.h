@@ -27,7 +27,8 @@ void gr_outbox_wait(struct gr_outbox *o, uint32_t client, uint64_t seq);
 void gr_outbox_synced(struct gr_outbox *o, uint64_t seq);
 /* The client is gone, or is told nothing of what is held any more; the number is free for another one. */
 void gr_outbox_forget(struct gr_outbox *o, uint32_t client);
-/* The same; what was held is handed to told() before it is gone, in its order. told() puts nothing. */
+/* The same; what was held is handed to told() before it is gone, in its order. told() puts nothing; NULL: nobody is
+ * handed it. */
 void gr_outbox_drop(struct gr_outbox *o, uint32_t client,
                     void (*told)(void *ctx, uint32_t client, const struct gr_msg *m), void *ctx);
 /* Is anything held for this client? Those are told an error when the journal has failed. */

@@ -58,7 +58,7 @@ static void test_order(void **state)
     put(o, 0, 0);
     assert_int_equal(x.n_got[0], 1);
     put(o, 0, 3);
-    put(o, 0, 0); /* needs no record, but stands behind one that does */
+    put(o, 0, 0); /* needs no record, but comes after one that does */
     put(o, 0, 1);
     put(o, 1, 0); /* another client waits for nobody */
     assert_true(x.n_got[0] == 1 && x.n_got[1] == 1);
