@@ -194,9 +194,9 @@ static void session_acceptance(const struct row *r, char *out)
 }
 
 /* Of a round: a dash where there was none. */
-static void put_part(const struct row *r, double part, char *out)
+static void put_part(const struct gr_top_round *round, double part, char *out)
 {
-    if (gr_top_round(r->s, r->i).n > 0) {
+    if (round->n > 0) {
         snprintf(out, CELL_BYTES, "%.2f", part);
     } else {
         snprintf(out, CELL_BYTES, "-");
@@ -205,22 +205,26 @@ static void put_part(const struct row *r, double part, char *out)
 
 static void session_draft(const struct row *r, char *out)
 {
-    put_part(r, gr_top_round(r->s, r->i).draft_ms, out);
+    const struct gr_top_round round = gr_top_round(r->s, r->i);
+    put_part(&round, round.draft_ms, out);
 }
 
 static void session_wait(const struct row *r, char *out)
 {
-    put_part(r, gr_top_round(r->s, r->i).wait_ms, out);
+    const struct gr_top_round round = gr_top_round(r->s, r->i);
+    put_part(&round, round.wait_ms, out);
 }
 
 static void session_verify(const struct row *r, char *out)
 {
-    put_part(r, gr_top_round(r->s, r->i).verify_ms, out);
+    const struct gr_top_round round = gr_top_round(r->s, r->i);
+    put_part(&round, round.verify_ms, out);
 }
 
 static void session_host(const struct row *r, char *out)
 {
-    put_part(r, gr_top_round(r->s, r->i).host_ms, out);
+    const struct gr_top_round round = gr_top_round(r->s, r->i);
+    put_part(&round, round.host_ms, out);
 }
 
 static void session_place(const struct row *r, char *out)
