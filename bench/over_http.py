@@ -15,8 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PROMPTS = ["import os\nimport sys\n\n\ndef main():\n", "class Stack:\n    def __init__(self):\n",
@@ -39,30 +37,29 @@ class Fleet:
             [self.bin("graft"), "serve", "--control", "127.0.0.1:0", "--ready-file", ready, "--http", f"127.0.0.1:{o.port}",
              "--model", o.model, "--draft", o.draft, "--spawn", "--prefix-cache", "off"],
             env=self.env, stdout=subprocess.DEVNULL, stderr=self.log)
-        self.wait()
+        try:
+            self.told(self.bin("graft"), "wait", "--connect", "@" + ready, "--draft", o.draft, "--timeout", str(START_S))
+        except SystemExit as e:
+            self.log.seek(0)
+            why = f"{e}the server said: {self.log.read()}"
+            self.end()
+            raise SystemExit(why) from None
         with open(ready, encoding="utf-8") as f:
             self.address = f.read().strip()
-
-    def wait(self):
-        end = time.monotonic() + START_S
-        while time.monotonic() < end and self.p.poll() is None:
-            try:
-                with urllib.request.urlopen(self.url + "/ready", timeout=5):
-                    return
-            except OSError:
-                time.sleep(0.1)
-        raise SystemExit(f"the server has not come up: {open(self.log.name, encoding='utf-8').read()}")
 
     def end(self):
         self.p.terminate()
         self.p.wait()
         self.log.close()
 
-    def output(self, *command):
+    def told(self, *command):
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(command)}: status {done.returncode}\n{done.stderr}")
-        return json.loads(done.stdout)
+        return done.stdout
+
+    def output(self, *command):
+        return json.loads(self.told(*command))
 
     def by_run(self, prompt, n):
         """ms to the first token, and tokens/s after it, of the second of two."""

@@ -347,8 +347,13 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+void gr_sort(double *sample, size_t n)
+{
+    qsort(sample, n, sizeof(*sample), ascending);
+}
+
 double gr_median(double *sample, int n)
 {
-    qsort(sample, (size_t)n, sizeof(*sample), ascending);
+    gr_sort(sample, (size_t)n);
     return n == 0 ? 0.0 : n % 2 != 0 ? sample[n / 2] : 0.5 * (sample[n / 2 - 1] + sample[n / 2]);
 }

@@ -49,6 +49,7 @@ void gr_table_end(struct gr_table *t);
 
 double gr_mean(const double *sample, int n);
 double gr_stddev(const double *sample, int n); /* of the sample, n - 1; 0 for n < 2 */
+void gr_sort(double *sample, size_t n);        /* rising */
 double gr_median(double *sample, int n);       /* sorts */
 
 #endif

@@ -41,7 +41,7 @@ static const struct gr_option_command commands[] = {
     {GR_BENCH_CLIENTS, "graft-bench", "clients", "--connect HOST:PORT [options]",
      "what a running server gives to many sessions at once", NULL},
     {GR_BENCH_SERVE, "graft-bench", "serve", "--base-url http://HOST:PORT [options]",
-     "what an OpenAI-like endpoint gives to many requests, at a rate or so many at a time, as vllm bench serve", NULL},
+     "what an OpenAI-like endpoint gives to requests at a rate or a concurrency, as vllm bench serve", NULL},
     {GR_BENCH_TREE_SIZES, "graft-bench", "trees", "[options]",
      "the automatic tree against fixed sizes and plain decoding, prompt by prompt", NULL},
     {GR_BENCH_SESSIONS, "graft-bench", "sessions", "[options]",

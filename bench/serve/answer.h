@@ -42,7 +42,7 @@ struct gr_answer {
     uint64_t longest_gap_ns; /* between pieces */
     uint32_t n_in, n_out;    /* tokens, by usage */
     uint32_t n_piece;
-    char *text; /* owned, with a NUL behind it; NULL: empty */
+    char *text; /* owned, ends with a NUL; NULL: empty */
     size_t n_text, text_cap;
     char said[GR_ANSWER_SAID_MAX]; /* what was wrong */
 };

@@ -19,7 +19,7 @@ struct gr_events {
     bool has_data;
 };
 
-/* data: n bytes with a NUL behind them, valid until the call returns. */
+/* data: n bytes and a NUL after them, valid until the call returns. */
 typedef void gr_event_fn(void *ctx, const char *data, size_t n);
 
 /* GR_ELIMIT: an event is too long; GR_ENOMEM. */

@@ -5,7 +5,7 @@
 
 #define STEM "spec_decode_num_"
 
-/* The value of a sample, behind its labels. */
+/* The value of a sample, which follows its labels. */
 static double value_of(const char *line, size_t n)
 {
     size_t at = n;

@@ -1,14 +1,9 @@
 #include "bench/serve/tally.h"
 
+#include "bench/table.h"
+
 #include <math.h>
 #include <stdlib.h>
-
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a;
-    const double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Between the two nearest, linearly. */
 static double percentile(const double *sorted, size_t n, double share)
@@ -32,7 +27,7 @@ struct gr_spread gr_spread_of(double *sample, size_t n)
     for (size_t i = 0; i < n; i++) {
         squares += (sample[i] - sum / (double)n) * (sample[i] - sum / (double)n);
     }
-    qsort(sample, n, sizeof(*sample), ascending);
+    gr_sort(sample, n);
     return (struct gr_spread){.mean = 1e3 * sum / (double)n,
                               .median = 1e3 * percentile(sample, n, 0.5),
                               .std = 1e3 * sqrt(squares / (double)n),
@@ -96,8 +91,8 @@ static int most_at_once(const struct gr_answer *answer, int n, double *from, dou
             to[n_sample++] = (double)answer[i].end_ns;
         }
     }
-    qsort(from, (size_t)n_sample, sizeof(*from), ascending);
-    qsort(to, (size_t)n_sample, sizeof(*to), ascending);
+    gr_sort(from, (size_t)n_sample);
+    gr_sort(to, (size_t)n_sample);
     int most = 0;
     for (int begun = 0, ended = 0; begun < n_sample; begun++) {
         while (ended < n_sample && to[ended] <= from[begun]) {

@@ -1,6 +1,6 @@
 /* What a load's answers come to, by the formulas of vLLM's benchmark (vllm bench serve): latencies are of whole
  * answers, tokens those of `usage'; a time per output token is (end - first piece) / (tokens - 1), a gap is between
- * pieces, of which one may have several tokens; standard deviations divide by n, percentiles are interpolated. Pure. */
+ * pieces, and a piece may have several tokens; standard deviations divide by n, percentiles are interpolated. Pure. */
 #ifndef GR_BENCH_SERVE_TALLY_H
 #define GR_BENCH_SERVE_TALLY_H
 
