@@ -281,3 +281,22 @@ void settle(struct fleet *f)
     }
     check_counts(f);
 }
+
+struct fleet *share_out(const struct gr_msg *first, const struct gr_msg *second, int n)
+{
+    struct fleet *f = make_fleet();
+    const struct gr_orch_config c = {.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S};
+    gr_orch_configure(f->orch, &c);
+    join(f, 0, GR_WORKER_TARGET, 0);
+    join(f, 1, GR_WORKER_TARGET, 0);
+    f->now_ns += GR_S;
+    (void)gr_orch_step(f->orch, f->now_ns);
+    answer_later(f, 0, *first);
+    answer_later(f, 1, *second);
+    answer(f);
+    for (int i = 0; i < n; i++) {
+        (void)open_session(f, false);
+        answer(f);
+    }
+    return f;
+}

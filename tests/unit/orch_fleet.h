@@ -84,6 +84,9 @@ uint32_t held_by(const struct fleet *f, uint32_t worker);
 /* The counts are those of the sessions that are there. */
 void check_counts(const struct fleet *f);
 
+/* Two targets that have told of their rounds, by these two PONGs, and then n sessions at once. */
+struct fleet *share_out(const struct gr_msg *first, const struct gr_msg *second, int n);
+
 /* Answers until nobody has anything to say, and looks at the counts. */
 void settle(struct fleet *f);
 
