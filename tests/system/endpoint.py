@@ -10,6 +10,15 @@ from served import Serve
 PROMPT = "def fibonacci(n):"
 
 
+def read_all(c):
+    """All that comes on a connection until the other end hangs up."""
+    got = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := c.recv(65536):
+            got += chunk
+    return got
+
+
 class Endpoint(Serve):
     """A server with an endpoint on a port of its own."""
 

@@ -15,7 +15,7 @@ import threading
 import time
 
 from harness import GRAFT, SLOW, Background, case, main, wait_for
-from endpoint import PROMPT, Endpoint
+from endpoint import PROMPT, Endpoint, read_all
 
 LONG = {"prompt": PROMPT, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
 HALF = struct.pack("<I", 300) + b"\x81"  # of a HELLO
@@ -75,14 +75,6 @@ class Answers:
 def door(address):
     host, port = address.split(",")[0].rsplit(":", 1)
     return socket.create_connection((host, int(port)), timeout=20 * SLOW)
-
-
-def read_all(c):
-    got = b""
-    with contextlib.suppress(ConnectionResetError):
-        while chunk := c.recv(65536):
-            got += chunk
-    return got
 
 
 def said(address, text):

@@ -17,7 +17,7 @@ import threading
 import time
 
 from harness import GRAFT, ROOT, SLOW, TARGET, case, main, run, wait_for
-from endpoint import PROMPT, Endpoint
+from endpoint import PROMPT, Endpoint, read_all
 from served import Folder
 
 ALICE, BOB = "sk-alice-0123456789abcdef", "sk-bob-0123456789abcdef"
@@ -58,14 +58,6 @@ def raw(port, text, timeout=20):
     with contextlib.closing(socket.create_connection(("127.0.0.1", port), timeout=timeout * SLOW)) as c:
         c.sendall(text)
         return read_all(c)
-
-
-def read_all(c):
-    got = b""
-    with contextlib.suppress(ConnectionResetError):
-        while chunk := c.recv(65536):
-            got += chunk
-    return got
 
 
 def hangup(s, words):

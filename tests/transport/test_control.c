@@ -23,6 +23,13 @@ static size_t put(uint8_t *out, size_t cap, const struct gr_msg *m)
     return n + 4;
 }
 
+/* A PING and a PURGE. Returns how many bytes they are. */
+static size_t put_two(uint8_t *out, size_t cap)
+{
+    const size_t n = put(out, cap, &(struct gr_msg){.type = GR_MSG_PING});
+    return n + put(out + n, cap - n, &(struct gr_msg){.type = GR_MSG_PURGE});
+}
+
 static void make(int fd[2], struct gr_control **c)
 {
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
@@ -69,8 +76,7 @@ static void test_end_comes_last(void **state)
     struct gr_control *c = NULL;
     struct gr_msg m;
     make(fd, &c);
-    size_t n = put(bytes, sizeof(bytes), &(struct gr_msg){.type = GR_MSG_PING});
-    n += put(bytes + n, sizeof(bytes) - n, &(struct gr_msg){.type = GR_MSG_PURGE});
+    const size_t n = put_two(bytes, sizeof(bytes));
     assert_int_equal(write(fd[1], bytes, n), (ssize_t)n);
     close(fd[1]);
     assert_int_equal(gr_control_recv(c, &m), GR_OK);
@@ -91,8 +97,7 @@ static void test_nothing_more(void **state)
     struct gr_msg m;
     make(fd, &c);
     assert_false(gr_control_has_nothing(c)); /* nobody has looked */
-    size_t n = put(bytes, sizeof(bytes), &(struct gr_msg){.type = GR_MSG_PING});
-    n += put(bytes + n, sizeof(bytes) - n, &(struct gr_msg){.type = GR_MSG_PURGE});
+    const size_t n = put_two(bytes, sizeof(bytes));
     assert_int_equal(write(fd[1], bytes, n), (ssize_t)n);
     assert_int_equal(gr_control_recv(c, &m), GR_OK);
     assert_false(gr_control_has_nothing(c));
