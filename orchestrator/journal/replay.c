@@ -179,7 +179,7 @@ static bool is_last(const struct gr_replay *r, const uint8_t *p, size_t n, size_
     return end >= n || next_head(r, p, n, end) == n;
 }
 
-/* What stands behind the last record was never whole: it counts for nothing here, and the next segment tells, if there
+/* What comes after the last record was never whole: it counts for nothing here, and the next segment tells, if there
  * is one, whether its number was given to another record. */
 static void cut(struct gr_replay *r, size_t n_bytes, uint64_t session)
 {

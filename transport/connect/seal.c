@@ -69,7 +69,7 @@ void gr_seal_begin_in(struct gr_seal *s, const struct gr_seal_keys *keys, const 
     s->in_ended = false;
 }
 
-/* libsodium writes the tag's byte, then the content by a stream cipher, then the MAC: content that stands behind the
+/* libsodium writes the tag's byte, then the content by a stream cipher, then the MAC: content that stands after the
  * tag's byte is turned in its place (Decision D-241). */
 void gr_seal_shut(struct gr_seal *s, uint8_t *record, size_t bytes)
 {

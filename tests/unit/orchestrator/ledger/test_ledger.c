@@ -121,7 +121,7 @@ static void test_turns(void **state)
     apply(l, committing(s, 7));
     assert_true(s->text.len == 17 && s->text.n_segment == 2);
     assert_int_equal(gr_ledger_tokens_left(s), 33);
-    apply(l, finishing(s, 15, GR_FINISH_STOP)); /* the last two stood behind a stop string */
+    apply(l, finishing(s, 15, GR_FINISH_STOP)); /* the last two came after a stop string */
     assert_true(s->state == GR_LEDGER_IDLE && s->text.len == 15 && s->finish == GR_FINISH_STOP);
     assert_int_equal(gr_ledger_tokens_left(s), 0);
     apply(l, appending(s, 12, 5));
