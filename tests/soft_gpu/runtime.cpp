@@ -14,8 +14,8 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <set>
 #include <vector>
 
 #include <cstdio>
@@ -38,7 +38,9 @@ struct CUgraphExec_st {
     CUgraph_st graph;
 };
 
+/* Threads of a process may come to one: who frees memory waits for all streams of the device. */
 struct CUstream_st {
+    std::mutex mutex; /* of what follows, and held while something of the stream runs */
     int device = 0;
     CUgraph_st *recording = nullptr; /* owned */
     std::vector<soft_gpu::Launch> pending;
@@ -61,7 +63,7 @@ struct Device {
     std::map<const uint8_t *, std::pair<size_t, int>> taken; /* size, device; -1: of the host, -2: another process's */
     std::map<const uint8_t *, int> file; /* of pieces that another process may map: all of a device's that are large */
     std::map<std::pair<int, const void *>, int> shared_max; /* of a device's kernel: threads have one each */
-    std::set<CUstream_st *> stream; /* all there are */
+    std::map<CUstream_st *, std::shared_ptr<CUstream_st>> stream; /* all there are */
     std::atomic<bool> broken{false};
     std::atomic<long> n_launch{0};
 };
@@ -177,21 +179,28 @@ CUstream_st &stream_of(cudaStream_t stream)
     return stream != nullptr ? *stream : default_stream[current_device];
 }
 
-/* All that the stream has. */
-cudaError_t finish(CUstream_st &s)
+/* All that the stream has. The caller holds its mutex. */
+cudaError_t finish_held(CUstream_st &s)
 {
     std::vector<soft_gpu::Launch> launches;
     launches.swap(s.pending);
     return said(gpu.broken ? cudaErrorLaunchFailure : run_kernels(launches));
 }
 
+cudaError_t finish(CUstream_st &s)
+{
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    return finish_held(s);
+}
+
+/* The caller holds the stream's mutex. */
 cudaError_t run_operation(CUstream_st &s, const Operation &op)
 {
     if (!op.host) {
         s.pending.push_back(op.launch);
         return cudaSuccess;
     }
-    const cudaError_t e = finish(s);
+    const cudaError_t e = finish_held(s);
     if (e == cudaSuccess) {
         op.host();
     }
@@ -202,6 +211,7 @@ cudaError_t run_operation(CUstream_st &s, const Operation &op)
 cudaError_t enqueue(cudaStream_t stream, Operation op)
 {
     CUstream_st &s = stream_of(stream);
+    const std::lock_guard<std::mutex> lock(s.mutex);
     if (gpu.broken) {
         return said(cudaErrorLaunchFailure);
     }
@@ -215,13 +225,15 @@ cudaError_t enqueue(cudaStream_t stream, Operation op)
 /* Of the device that is chosen: others may be other threads'. */
 cudaError_t finish_all()
 {
-    std::set<CUstream_st *> all;
+    std::vector<std::shared_ptr<CUstream_st>> all;
     {
         const std::lock_guard<std::mutex> lock(gpu.mutex);
-        all = gpu.stream;
+        for (const auto &s : gpu.stream) {
+            all.push_back(s.second);
+        }
     }
     cudaError_t e = finish(default_stream[current_device]);
-    for (CUstream_st *s : all) {
+    for (const auto &s : all) {
         e = e == cudaSuccess && s->device == current_device ? finish(*s) : e;
     }
     return e;
@@ -569,10 +581,11 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes)
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
+    const auto s = std::make_shared<CUstream_st>();
+    s->device = current_device;
     const std::lock_guard<std::mutex> lock(gpu.mutex);
-    *stream = new CUstream_st;
-    (*stream)->device = current_device;
-    gpu.stream.insert(*stream);
+    gpu.stream[s.get()] = s;
+    *stream = s.get();
     return cudaSuccess;
 }
 
@@ -589,9 +602,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     }
     (void)finish(*stream);
     const std::lock_guard<std::mutex> lock(gpu.mutex);
-    gpu.stream.erase(stream);
     delete stream->recording;
-    delete stream;
+    gpu.stream.erase(stream);
     return cudaSuccess;
 }
 
@@ -608,7 +620,11 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
     (void)mode;
-    if (stream == nullptr || stream->recording != nullptr) {
+    if (stream == nullptr) {
+        return said(cudaErrorInvalidValue);
+    }
+    const std::lock_guard<std::mutex> lock(stream->mutex);
+    if (stream->recording != nullptr) {
         return said(cudaErrorInvalidValue);
     }
     stream->recording = new CUgraph_st;
@@ -617,7 +633,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    if (stream == nullptr || stream->recording == nullptr) {
+    if (stream == nullptr) {
+        return said(cudaErrorInvalidValue);
+    }
+    const std::lock_guard<std::mutex> lock(stream->mutex);
+    if (stream->recording == nullptr) {
         return said(cudaErrorInvalidValue);
     }
     *graph = stream->recording;
@@ -676,11 +696,12 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     CUstream_st &s = stream_of(stream);
-    cudaError_t e = finish(s);
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    cudaError_t e = finish_held(s);
     for (const Operation &op : exec->graph.op) {
         e = e == cudaSuccess ? run_operation(s, op) : e;
     }
-    return e == cudaSuccess ? finish(s) : e;
+    return e == cudaSuccess ? finish_held(s) : e;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)

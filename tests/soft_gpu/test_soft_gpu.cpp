@@ -14,6 +14,8 @@ extern "C" {
 
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 namespace
@@ -394,6 +396,41 @@ void a_kernel_that_waits_for_nobody_orders_nothing(void **)
     });
 }
 
+/* ---- threads of the host ---- */
+
+/* cudaFree() waits for what streams of other threads have: it must not take from them what they just make. */
+void another_thread_frees_memory(void **)
+{
+    constexpr int N_LAUNCH = 2000;
+    const Memory x(1);
+    cudaStream_t stream;
+    assert_int_equal(cudaStreamCreate(&stream), cudaSuccess);
+    cudaLaunchConfig_t config{};
+    config.gridDim = {1, 1, 1}, config.blockDim = {32, 1, 1}, config.stream = stream;
+    std::atomic<bool> ends{false};
+    std::atomic<int> n_failed{0};
+    std::thread other([&] {
+        while (!ends) {
+            void *p = nullptr;
+            n_failed += cudaMalloc(&p, 256) != cudaSuccess || cudaFree(p) != cudaSuccess;
+        }
+    });
+    *x.p = 0.0f;
+    int n_launched = 0;
+    for (int i = 0; i < N_LAUNCH; i++) {
+        n_launched += soft_gpu_launch(&config, nullptr, [&] { *x.p += threadIdx.x == 0 ? 1.0f : 0.0f; }) == cudaSuccess;
+        n_launched -= i % 8 == 7 && cudaStreamSynchronize(stream) != cudaSuccess;
+    }
+    const cudaError_t at_end = cudaStreamSynchronize(stream);
+    ends = true;
+    other.join();
+    assert_int_equal(at_end, cudaSuccess);
+    assert_int_equal(n_launched, N_LAUNCH);
+    assert_int_equal(n_failed, 0);
+    assert_int_equal((int)*x.p, N_LAUNCH);
+    assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 } // namespace
 
 int main()
@@ -412,6 +449,7 @@ int main()
         cmocka_unit_test(arrivals_are_counted),
         cmocka_unit_test(the_kernel_before_is_waited_for),
         cmocka_unit_test(a_kernel_that_waits_for_nobody_orders_nothing),
+        cmocka_unit_test(another_thread_frees_memory),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
