@@ -42,6 +42,13 @@ enum gr_desync_reason {
  * grown together cost less, so a drafter may wait for them a moment. */
 #define GR_FRAME_MORE 4u
 
+/* Flags of DRAFT: the time from being asked to sending, in units, at least 1; 0: not told. And what became of drafting
+ * ahead, that is of growing on while the target verified. */
+#define GR_FRAME_DRAFT_TIME 0x3fffu
+#define GR_FRAME_DRAFT_UNIT_NS 4000u
+#define GR_FRAME_DRAFT_AHEAD 0x4000u /* the verdict before this tree met work that was done ahead */
+#define GR_FRAME_DRAFT_HIT 0x8000u   /* with AHEAD: and that work was of use to this tree */
+
 /* Flag of FEATURES: the sender keeps nothing before first_pos; the receiver begins there if it has less. */
 #define GR_FEATURES_START 1u
 /* flags of FEATURES: the rows replace others of the same positions, and what was computed from those */

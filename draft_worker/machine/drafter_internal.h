@@ -55,6 +55,7 @@ struct owed_tree {
     uint64_t asked_ns;
     uint64_t compute_ns; /* time that jobs have taken for it */
     bool ready;          /* `grown` waits for credit */
+    uint16_t ahead;      /* GR_FRAME_DRAFT_AHEAD and _HIT, of what the VERDICT or DELTA met */
     struct sent_tree grown;
 };
 
@@ -206,6 +207,8 @@ void drafter_owe_none(struct session *s);
 /* Nothing is owed, and what waited is outdated, but an answer is timed from here. */
 void drafter_owe_answer(struct session *s, uint64_t now_ns);
 void drafter_owed_time(struct session *s, uint64_t compute_ns);
+/* The VERDICT or DELTA that asked for it met work that was done ahead; hit: which is of use to it. */
+void drafter_owed_met_ahead(struct session *s, bool hit);
 /* A tree for the round that is owed, on the tokens as they are. */
 void drafter_owed_grown(struct session *s, const struct gr_drafted *drafted);
 /* A tree for another round or length: a late one, or one without nodes (drafted NULL). */

@@ -44,6 +44,7 @@ static void count_reuse(struct gr_drafter *d, struct session *s, const struct re
         s->n_hit += hit;
         d->counters.n_ahead++;
         d->counters.n_hit += hit;
+        drafter_owed_met_ahead(s, hit);
     }
     d->counters.n_reused += r->whole;
     s->n_ahead_level = 0;

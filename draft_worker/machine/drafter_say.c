@@ -39,17 +39,22 @@ void drafter_send_resync(struct gr_drafter *d, struct session *s)
 
 #define TREE_TIME_WEIGHT (1.0 / 16) /* of the latest tree in the moving average */
 
-/* took_ns: since it was asked for; 0: not told. False: there is no credit. */
-static bool send_draft(struct gr_drafter *d, struct session *s, const struct sent_tree *p, uint64_t took_ns)
+static uint16_t time_flags(uint64_t took_ns)
+{
+    const uint64_t units = took_ns > 0 ? GR_MAX(took_ns / GR_FRAME_DRAFT_UNIT_NS, 1ull) : 0;
+    return (uint16_t)GR_MIN(units, (uint64_t)GR_FRAME_DRAFT_TIME);
+}
+
+/* flags: of the DRAFT. False: there is no credit. */
+static bool send_draft(struct gr_drafter *d, struct session *s, const struct sent_tree *p, uint16_t flags)
 {
     const struct gr_token_tree *t = &p->drafted.tree;
-    const uint64_t took_us = took_ns > 0 ? GR_MAX(took_ns / 1000, 1ull) : 0;
     const struct gr_frame_header h = {.session = s->id,
                                       .epoch = s->epoch,
                                       .round = p->round,
                                       .base_len = p->base_len,
                                       .prefix_hash = p->hash,
-                                      .flags = (uint16_t)GR_MIN(took_us, (uint64_t)UINT16_MAX)};
+                                      .flags = flags};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
     uint8_t *out = d->io.frame_begin(d->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
@@ -74,7 +79,7 @@ static void note_tree_time(struct gr_drafter *d, uint64_t ns)
 void drafter_send_tree(struct gr_drafter *d, struct session *s, uint64_t now_ns)
 {
     const uint64_t took_ns = now_ns - GR_MIN(s->owed.asked_ns, now_ns);
-    if (!send_draft(d, s, &s->owed.grown, took_ns)) {
+    if (!send_draft(d, s, &s->owed.grown, (uint16_t)(time_flags(took_ns) | s->owed.ahead))) {
         return;
     }
     note_tree_time(d, took_ns);

@@ -9,6 +9,7 @@ void drafter_owe(struct session *s, uint32_t round, int32_t n_node, uint64_t now
     s->owed.n_node = n_node;
     s->owed.asked_ns = now_ns;
     s->owed.compute_ns = 0;
+    s->owed.ahead = 0;
 }
 
 void drafter_owe_none(struct session *s)
@@ -25,6 +26,11 @@ void drafter_owe_answer(struct session *s, uint64_t now_ns)
 void drafter_owed_time(struct session *s, uint64_t compute_ns)
 {
     s->owed.compute_ns += compute_ns;
+}
+
+void drafter_owed_met_ahead(struct session *s, bool hit)
+{
+    s->owed.ahead = (uint16_t)(GR_FRAME_DRAFT_AHEAD | (hit ? GR_FRAME_DRAFT_HIT : 0u));
 }
 
 void drafter_owed_other(struct session *s, uint32_t round, uint32_t base_len, uint64_t hash,

@@ -35,14 +35,17 @@ static void add_tree(json_t *round, const struct gr_tokenizer *tok, const struct
     }
 }
 
+/* What became of drafting ahead, by COMMIT's `ahead`. */
+static const char *const ahead_words[] = {"none", "miss", "hit"};
+
 struct json_t *gr_round_json(const struct gr_tokenizer *tok, const struct gr_msg_commit *m)
 {
     static const char *const kinds[] = {"plain", "partial", "full"}; /* by enum gr_verdict_kind */
-    json_t *round =
-        json_pack("{s:I, s:I, s:s, s:I, s:I, s:o, s:I, s:I, s:I}", "round", (json_int_t)m->round, "epoch",
-                  (json_int_t)m->epoch, "kind", kinds[m->verdict_kind], "keep_len", (json_int_t)m->keep_len,
-                  "final_len", (json_int_t)m->final_len, "tokens", texts(tok, &m->ids), "n_draft",
-                  (json_int_t)m->n_draft, "n_accepted", (json_int_t)m->n_accepted, "n_late", (json_int_t)m->n_late);
+    json_t *round = json_pack(
+        "{s:I, s:I, s:s, s:I, s:I, s:o, s:I, s:I, s:I, s:s}", "round", (json_int_t)m->round, "epoch",
+        (json_int_t)m->epoch, "kind", kinds[m->verdict_kind], "keep_len", (json_int_t)m->keep_len, "final_len",
+        (json_int_t)m->final_len, "tokens", texts(tok, &m->ids), "n_draft", (json_int_t)m->n_draft, "n_accepted",
+        (json_int_t)m->n_accepted, "n_late", (json_int_t)m->n_late, "ahead", ahead_words[m->ahead]);
     json_t *times = json_pack("{s:I, s:I, s:I, s:I, s:I}", "wait_ns", (json_int_t)m->wait_ns, "draft_ns",
                               (json_int_t)m->draft_ns, "verify_ns", (json_int_t)m->verify_ns, "host_ns",
                               (json_int_t)m->host_ns, "n_row", (json_int_t)m->n_row);

@@ -22,12 +22,14 @@ void target_flight_begin(struct in_flight *f, bool waited, bool clean, uint64_t 
     f->reroot = f->resync = false;
     f->wait_ns = wait_ns;
     f->draft_ns = 0;
+    f->ahead = 0;
 }
 
 void target_flight_take_tree(struct in_flight *f, const struct walked_tree *w)
 {
     f->draft_round = w->round;
-    f->draft_ns = GR_MIN(1000ull * w->draft_us, f->wait_ns);
+    f->draft_ns = GR_MIN(w->draft_ns, f->wait_ns);
+    f->ahead = w->ahead;
     f->reroot = w->root >= 0;
 }
 

@@ -39,6 +39,17 @@ static enum gr_desync_reason desync_reason(const struct session *s, const struct
     return h->base_len < 1 || h->prefix_hash != s->prefix.hash[h->base_len] ? GR_DESYNC_HASH : 0;
 }
 
+static uint64_t draft_ns_of(const struct gr_frame_header *h)
+{
+    return (uint64_t)(h->flags & GR_FRAME_DRAFT_TIME) * GR_FRAME_DRAFT_UNIT_NS;
+}
+
+/* As COMMIT tells it. */
+static uint32_t ahead_of(const struct gr_frame_header *h)
+{
+    return (h->flags & GR_FRAME_DRAFT_AHEAD) == 0 ? 0 : (h->flags & GR_FRAME_DRAFT_HIT) == 0 ? 1 : 2;
+}
+
 /* A tree that fits the prefix: for the next pass, or a probe's; after its base it may still hold below a node. */
 static void take_tree(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
                       const struct gr_token_tree *tree, uint64_t now_ns)
@@ -47,7 +58,8 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
                             .round = h->round,
                             .base_len = h->base_len,
                             .arrived_ns = now_ns,
-                            .draft_us = h->flags,
+                            .draft_ns = draft_ns_of(h),
+                            .ahead = ahead_of(h),
                             .at_len = (int32_t)h->base_len,
                             .root = -1,
                             .tree = *tree};
@@ -62,9 +74,9 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
     }
     if (s->link.asked && h->round == s->link.asked_round) {
         const double latency_ns = (double)(now_ns - GR_MIN(s->link.asked_ns, now_ns));
-        const double drafting_ns = GR_MIN(1e3 * h->flags, latency_ns);
+        const double drafting_ns = GR_MIN((double)w.draft_ns, latency_ns);
         gr_spec_econ_latency(target_econ(s), latency_ns, true);
-        if (h->flags > 0) { /* what is left of the latency is the wire's and the loops' */
+        if (w.draft_ns > 0) { /* what is left of the latency is the wire's and the loops' */
             s->wire_ns += (s->wire_ns > 0.0 ? 0.1 : 1.0) * (latency_ns - drafting_ns - s->wire_ns);
         }
         target_link_answered(&s->link);

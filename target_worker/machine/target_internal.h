@@ -21,7 +21,8 @@ struct walked_tree {
     bool valid;
     uint32_t round, base_len;
     uint64_t arrived_ns;
-    uint32_t draft_us; /* time that the drafter took for it; 0: it did not tell */
+    uint64_t draft_ns; /* time that the drafter took for it; 0: it did not tell */
+    uint32_t ahead;    /* as in COMMIT */
     int32_t at_len;    /* tokens that the tree has been followed along */
     int16_t root;      /* the node of the last committed token; -1: the tail of the base */
     struct gr_token_tree tree;
@@ -81,6 +82,7 @@ struct in_flight {
     bool waited, clean, reroot;
     bool resync;                /* the drafter began anew meanwhile: it may not know the pass's tree */
     uint64_t wait_ns, draft_ns; /* for the tree; of it the drafter's own time */
+    uint32_t ahead;             /* as in COMMIT */
 };
 
 /* target_features.c: which features are kept, and how far the drafter has them. */

@@ -82,7 +82,8 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
                    .n_late = s->tally.n_late,
                    .n_desync = s->tally.n_desync,
                    .n_fallback = s->fallbacks.n_untold,
-                   .n_reroot = s->tally.n_reroot},
+                   .n_reroot = s->tally.n_reroot,
+                   .ahead = s->flight.ahead},
     };
     if (s->wishes.turn.want_trace && q->kind == GR_PASS_TREE) {
         for (int i = 0; i < q->tree.n; i++) {

@@ -248,8 +248,12 @@ void send_tree(struct world *w, uint32_t round, uint64_t now_ns)
 {
     uint8_t f[256];
     const struct text *t = &w->text[1];
-    const struct gr_frame_header h = {
-        .session = 1, .epoch = 1, .round = round, .base_len = (uint32_t)t->len, .prefix_hash = t->hash[t->len]};
+    const struct gr_frame_header h = {.session = 1,
+                                      .epoch = 1,
+                                      .round = round,
+                                      .flags = w->tree_flags,
+                                      .base_len = (uint32_t)t->len,
+                                      .prefix_hash = t->hash[t->len]};
     const struct gr_token_tree tree = {.n = 3, .token = {1, 2, 3}, .parent = {-1, 0, -1}};
     const size_t n = gr_wire_encode_draft(&h, &tree, f, sizeof(f));
     assert_int_equal(gr_target_on_frame(w->target, 7, f, n, now_ns), GR_OK);

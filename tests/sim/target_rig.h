@@ -62,6 +62,7 @@ struct world {
     int room;                              /* COMMITs that the queue takes; -1: any number */
     void (*spoil)(struct gr_pass *pass);
     uint64_t n_row;
+    uint16_t tree_flags; /* of the DRAFTs that send_tree() sends */
 };
 
 void add(struct text *t, int32_t token);

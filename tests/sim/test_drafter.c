@@ -13,7 +13,7 @@ static void test_ahead_as_fresh(void **state)
 {
     (void)state;
     uint64_t n_hit = 0;
-    uint64_t n_ahead = 0;
+    uint64_t n_ahead = 0, n_ahead_told = 0, n_hit_told = 0;
     uint64_t n_stale = 0;
     for (uint64_t seed = 1; seed <= 24; seed++) {
         uint64_t rng = seed;
@@ -42,6 +42,10 @@ static void test_ahead_as_fresh(void **state)
                 rig_root_only(r, n_want);
             }
             rig_await_draft(r);
+            const uint32_t flags = r->draft_header.flags;
+            n_ahead_told += (flags & GR_FRAME_DRAFT_AHEAD) != 0;
+            n_hit_told += (flags & GR_FRAME_DRAFT_HIT) != 0;
+            assert_true((flags & GR_FRAME_DRAFT_HIT) == 0 || (flags & GR_FRAME_DRAFT_AHEAD) != 0);
         }
         const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
         assert_int_equal(k->n_desync, 0);
@@ -62,6 +66,9 @@ static void test_ahead_as_fresh(void **state)
     print_message("# %d verdicts met draft-ahead work, %d of them useful hits; %d trees were overtaken\n", (int)n_ahead,
                   (int)n_hit, (int)n_stale);
     assert_true(n_hit > 100 && n_ahead > n_hit && n_stale > 50);
+    assert_in_range(n_ahead_told, n_ahead / 4, n_ahead); /* a verdict that was overtaken has no tree that tells */
+    assert_in_range(n_hit_told, n_hit / 4, n_hit);
+    print_message("# trees told of %d and %d of them\n", (int)n_ahead_told, (int)n_hit_told);
 }
 
 /* One level a job; slots and candidates run out, then it rests; nothing is sent. */

@@ -391,6 +391,36 @@ static void test_same_prefix_next_turn(void **state)
     }
 }
 
+#define LATE_NS 80000000u /* more than flags can say */
+
+/* What a DRAFT's flags say goes on with the COMMIT of its round: the drafter's time, and drafting ahead. */
+static void test_flags_of_a_tree_are_told(void **state)
+{
+    (void)state;
+    static const struct {
+        uint16_t flags;
+        uint32_t ahead;
+        uint64_t draft_ns;
+    } cases[] = {{0, 0, 0},
+                 {5, 0, 20000},
+                 {GR_FRAME_DRAFT_AHEAD | 5, 1, 20000},
+                 {GR_FRAME_DRAFT_AHEAD | GR_FRAME_DRAFT_HIT | GR_FRAME_DRAFT_TIME, 2, 65532000},
+                 {GR_FRAME_DRAFT_HIT, 0, 0}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        struct world w;
+        create(&w, 24);
+        open_with_drafter(&w);
+        w.tree_flags = cases[i].flags;
+        send_tree(&w, 1, LATE_NS);
+        assert_true(one_pass(&w, LATE_NS));
+        const struct gr_msg_commit *m = &w.last[GR_MSG_COMMIT].commit;
+        assert_int_equal(m->n_draft, 3);
+        assert_int_equal(m->ahead, cases[i].ahead);
+        assert_int_equal(m->draft_ns, cases[i].draft_ns);
+        destroy(&w);
+    }
+}
+
 static bool saw_gap;
 
 static void watch_gap(struct gr_pass *pass)
@@ -437,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_same_prefix_next_turn),
+        cmocka_unit_test(test_flags_of_a_tree_are_told),
         cmocka_unit_test(test_trace_of_a_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

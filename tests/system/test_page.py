@@ -101,10 +101,14 @@ def rounds_come_with_the_stream_that_asks():
             assert len(tree["tokens"]) == len(tree["parents"]) == r["n_draft"] <= 8, r
             assert all(-1 <= p < i for i, p in enumerate(tree["parents"])), r
             assert path_text(r) == r["tokens"][:len(tree["path"])] and len(r["tokens"]) == len(tree["path"]) + 1, r
+            assert r["ahead"] in ("none", "miss", "hit"), r
             assert r["verify_ns"] > 0 and r["draft_ns"] <= r["wait_ns"], r
         used = usage["metrics"]["speculative_decoding"]
         assert sum(r["n_accepted"] for r in rounds) == used["num_accepted_tokens"] > 0, (rounds, used)
         assert used["draft_ahead_hits"] <= used["draft_ahead_verdicts"], used
+        assert all(r["ahead"] == "none" for r in rounds if "tree" not in r), rounds
+        assert sum(r["ahead"] == "hit" for r in rounds) <= used["draft_ahead_hits"], (rounds, used)
+        assert sum(r["ahead"] != "none" for r in rounds) <= used["draft_ahead_verdicts"], (rounds, used)
         told = s.post("/v1/completions", dict(body, graft_rounds=True), status=400)
         assert told["error"]["param"] == "graft_rounds", told
 

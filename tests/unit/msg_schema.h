@@ -88,6 +88,7 @@ static const struct field {
     {"n_fallback", U32, UINT32_MAX},
     {"n_reroot", U32, UINT32_MAX},
     {"n_feature_gap", U32, UINT32_MAX},
+    {"ahead", U32, 2},
     {"tree_ids", IDS, 63},
     {"tree_parents", IDS, 63},
     {"path", IDS, 63},
@@ -193,8 +194,8 @@ static const struct schema {
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
     {GR_MSG_COMMIT, "COMMIT",
      " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
-     " gap wait_ns draft_ns verify_ns host_ns n_row n_cached n_late n_desync n_fallback n_reroot tree_ids tree_parents "
-     "path "
+     " gap wait_ns draft_ns verify_ns host_ns n_row n_cached n_late n_desync n_fallback n_reroot ahead tree_ids "
+     "tree_parents path "
      "n_judged n_mismatch logprob_from logprobs logprob_ids "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
     {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ",
