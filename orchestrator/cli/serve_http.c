@@ -1,6 +1,7 @@
 #include "orchestrator/cli/serve_http.h"
 
 #include "common/base/log.h"
+#include "common/rules/kv_block.h"
 #include "orchestrator/cli/plan.h"
 
 #include <stdio.h>
@@ -139,6 +140,13 @@ void gr_serve_http_on_msg(struct gr_serve_http *h, uint32_t client, const struct
     gr_front_on_msg(h->front, client, m, now_ns);
 }
 
+/* Tokens that a session there may have: its KV pool may hold fewer than the model's context. */
+static uint32_t context_of(const struct gr_worker_info *w)
+{
+    const uint64_t n_pool = (uint64_t)w->n_block * GR_KV_BLOCK_TOKENS;
+    return w->n_block > 0 ? (uint32_t)GR_MIN((uint64_t)w->n_ctx_max, n_pool) : w->n_ctx_max;
+}
+
 /* Targets whose tokenizer is the served one's. */
 static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
 {
@@ -156,7 +164,7 @@ static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
                 (struct gr_http_worker){.number = i + 1, .role = w->role, .n_slot = w->n_slot, .status = status};
         }
         s.n_target += fits;
-        s.n_ctx = fits ? GR_MAX(s.n_ctx, w->n_ctx_max) : s.n_ctx;
+        s.n_ctx = fits ? GR_MAX(s.n_ctx, context_of(w)) : s.n_ctx;
     }
     for (int i = GR_SESSION_WAITING; i <= GR_SESSION_CLOSING; i++) {
         s.n_session[i] = gr_orch_n_in_state(h->orch, (enum gr_session_state)i);

@@ -142,14 +142,6 @@ static enum gr_status read_old_max_tokens(struct reading *d, const json_t *v)
     return read_int(d, v, 1, 16777216, &d->old_max_tokens);
 }
 
-static enum gr_status read_skip_special(struct reading *d, const json_t *v)
-{
-    bool skip = true;
-    GR_TRY(read_bool(d, v, &skip));
-    d->r->keep_special = !skip;
-    return GR_OK;
-}
-
 static enum gr_status read_chat_logprobs(struct reading *d, const json_t *v)
 {
     return read_bool(d, v, &d->wants_logprobs);
@@ -658,14 +650,16 @@ static enum gr_status settle(struct reading *d)
 /* ---- the body ---- */
 
 /* Deeper ones than any that could be read further are not, so that no library's recursion is asked for it. */
+/* Brackets in strings do not count. What a backslash is before is no end of a string. */
 static bool is_too_deep(const char *text, size_t len)
 {
     int depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < len; i++) {
-        if (in_string) {
-            i += text[i] == '\\';
-            in_string = i >= len || text[i] != '"';
+        if (in_string && text[i] == '\\') {
+            i++;
+        } else if (in_string) {
+            in_string = text[i] != '"';
         } else {
             in_string = text[i] == '"';
             depth += (text[i] == '[' || text[i] == '{') - (text[i] == ']' || text[i] == '}');

@@ -65,7 +65,7 @@ struct gr_api_request {
     const char *bad_word[GR_BAD_WORD_MAX]; /* borrowed */
     int n_bad_word;
     int64_t n_logprob; /* the likeliest ids of each token; -1: no log-probabilities are wanted */
-    bool ignore_eos, keep_special, no_thinking, add_special, stream, include_usage;
+    bool ignore_eos, no_thinking, add_special, stream, include_usage;
     bool rounds;                    /* the stream tells each round, with its tree */
     int64_t num_speculative_tokens; /* GR_API_NOT_GIVEN: as the fleet is set up; 0: none */
     const char *specpv;             /* NULL: as the fleet is set up; else off, lossy, exact or auto */

@@ -257,6 +257,7 @@ static enum MHD_Result hand_on(struct exchange *x)
     if (gr_stream_create(wake_connection, x, &x->stream) != GR_OK) {
         return MHD_NO;
     }
+    gr_http_answer_begins(h);
     if (gr_watch_add(h->watch, x->fd, x) != GR_OK) {
         x->fd = -1;
     }
@@ -348,6 +349,7 @@ void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, 
         gr_stream_leave(x->stream);
         gr_front_post_gone(x->h->c.front);
         gr_stream_drop(x->stream);
+        gr_http_answer_ends(x->h);
     }
     gr_http_count(&x->h->counts, gr_page_number(x->page), x->http_status);
     (void)!enter(x, GR_GUEST_IDLE);
@@ -373,9 +375,8 @@ void gr_exchange_probe(void *who)
     struct exchange *x = who;
     if (x->h->c.tls) {
         gr_exchange_gone(x);
-    } else if (gr_stream_has_begun(x->stream)) {
-        const enum gr_status st = gr_stream_write(x->stream, ": ping\n", 7);
-        (void)st;
+    } else if (gr_stream_ping(x->stream)) {
+        return;
     } else if (!x->is_http_10) {
         const ssize_t n = send(x->fd, go_on, sizeof(go_on) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         (void)n;

@@ -42,9 +42,10 @@ enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front 
 
 static void destroy_list(struct gr_job *j)
 {
+    static const struct gr_api_error ending = {.http_status = 503, .message = "the orchestrator is shutting down"};
     while (j != NULL) {
         struct gr_job *next = j->next;
-        gr_stream_end(j->stream);
+        gr_stream_fail(j->stream, &ending); /* no more than its end, where it has all of its answer */
         gr_job_destroy(j);
         j = next;
     }

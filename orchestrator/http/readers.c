@@ -67,16 +67,22 @@ static void fill_reply(struct gr_job *j)
     snprintf(j->reply.id, sizeof(j->reply.id), "%s-%s", chat ? "chatcmpl" : "cmpl", j->names.request_id);
 }
 
-static enum gr_status read_job(const struct gr_readers *r, const struct work *w, struct gr_job *j,
-                               struct gr_api_error *e)
+static enum gr_status parse(const struct gr_readers *r, enum gr_api_endpoint endpoint, const struct work *w,
+                            struct gr_api_request *out, struct gr_api_error *e)
 {
     char unknown[GR_API_PARAM_MAX];
-    const enum gr_api_endpoint endpoint = w->asked.what == GR_READ_CHAT ? GR_API_CHAT : GR_API_COMPLETIONS;
-    GR_TRY(gr_api_request_parse(endpoint, w->asked.body, w->asked.len, r->c.unknown_pass ? unknown : NULL, &j->request,
-                                e));
+    GR_TRY(gr_api_request_parse(endpoint, w->asked.body, w->asked.len, r->c.unknown_pass ? unknown : NULL, out, e));
     if (r->c.unknown_pass && unknown[0] != '\0') {
         log_warn("a request has the field `%s', which neither OpenAI nor vLLM define; it is not looked at", unknown);
     }
+    return GR_OK;
+}
+
+static enum gr_status read_job(const struct gr_readers *r, const struct work *w, struct gr_job *j,
+                               struct gr_api_error *e)
+{
+    const enum gr_api_endpoint endpoint = w->asked.what == GR_READ_CHAT ? GR_API_CHAT : GR_API_COMPLETIONS;
+    GR_TRY(parse(r, endpoint, w, &j->request, e));
     GR_TRY(choose_model(r, j->request.model, &j->model, e));
     j->owner = w->asked.owner;
     j->names = w->asked.names;
@@ -121,14 +127,23 @@ static json_t *ids_json(const int32_t *ids, size_t n)
     return all;
 }
 
+/* A body that is not JSON has none. */
+static bool has_messages(const struct work *w)
+{
+    json_t *root = json_loadb(w->asked.body, w->asked.len, 0, NULL);
+    const bool has = json_object_get(root, "messages") != NULL;
+    json_decref(root);
+    return has;
+}
+
 static enum gr_status tokenize(const struct gr_readers *r, const struct work *w, struct gr_api_request *q,
                                struct gr_api_error *e)
 {
     const struct gr_served *model = NULL;
     int32_t *ids = NULL;
     uint32_t n = 0;
-    const bool chat = memmem(w->asked.body, w->asked.len, "\"messages\"", 10) != NULL;
-    GR_TRY(gr_api_request_parse(chat ? GR_API_CHAT : GR_API_COMPLETIONS, w->asked.body, w->asked.len, NULL, q, e));
+    const bool chat = has_messages(w);
+    GR_TRY(parse(r, chat ? GR_API_CHAT : GR_API_COMPLETIONS, w, q, e));
     GR_TRY(choose_model(r, q->model, &model, e));
     if (!chat && (q->n_prompt != 1 || q->prompt[0].text == NULL)) {
         return gr_api_refuse(e, 400, "prompt", "prompt must be one text");
@@ -269,25 +284,38 @@ enum gr_status gr_readers_create(const struct gr_readers_config *c, struct gr_re
     return GR_OK;
 }
 
-void gr_readers_destroy(struct gr_readers *r)
+static const struct gr_api_error shutting_down = {.http_status = 503, .message = "the orchestrator is shutting down"};
+
+void gr_readers_end(struct gr_readers *r)
 {
-    struct gr_api_error e = {.http_status = 503, .message = "the orchestrator is shutting down"};
     if (r == NULL) {
         return;
     }
     pthread_mutex_lock(&r->lock);
     r->ends = true;
+    struct work *left = r->first;
+    r->first = NULL;
+    r->end = &r->first;
+    r->n_waiting = 0;
     pthread_cond_broadcast(&r->some);
     pthread_mutex_unlock(&r->lock);
-    for (int i = 0; i < r->n_thread; i++) {
-        pthread_join(r->thread[i], NULL);
+    for (; r->n_thread > 0; r->n_thread--) {
+        pthread_join(r->thread[r->n_thread - 1], NULL);
     }
-    while (r->first != NULL) {
-        struct work *w = r->first;
-        r->first = w->next;
-        gr_stream_fail(w->stream, &e);
+    while (left != NULL) {
+        struct work *w = left;
+        left = w->next;
+        gr_stream_fail(w->stream, &shutting_down);
         finish_work(w);
     }
+}
+
+void gr_readers_destroy(struct gr_readers *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    gr_readers_end(r);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->some);
     free(r);
@@ -305,17 +333,16 @@ void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_s
     *w = (struct work){.asked = *a, .stream = stream};
     gr_stream_hold(stream);
     pthread_mutex_lock(&r->lock);
-    *r->end = w;
-    r->end = &w->next;
-    r->n_waiting++;
-    pthread_cond_signal(&r->some);
+    const bool ends = r->ends;
+    if (!ends) {
+        *r->end = w;
+        r->end = &w->next;
+        r->n_waiting++;
+        pthread_cond_signal(&r->some);
+    }
     pthread_mutex_unlock(&r->lock);
-}
-
-int gr_readers_n_waiting(struct gr_readers *r)
-{
-    pthread_mutex_lock(&r->lock);
-    const int n = r->n_waiting;
-    pthread_mutex_unlock(&r->lock);
-    return n;
+    if (ends) {
+        gr_stream_fail(stream, &shutting_down);
+        finish_work(w);
+    }
 }

@@ -21,7 +21,9 @@ struct gr_readers_config {
 };
 
 GR_NODISCARD enum gr_status gr_readers_create(const struct gr_readers_config *c, struct gr_readers **out);
-void gr_readers_destroy(struct gr_readers *r); /* requests that wait are refused */
+/* Requests that wait are refused, and so are those that come from now on. Once; NULL is legal here and below. */
+void gr_readers_end(struct gr_readers *r);
+void gr_readers_destroy(struct gr_readers *r); /* nobody posts any more */
 /* What is to be read. */
 struct gr_asked {
     enum gr_read_what what;
@@ -32,7 +34,5 @@ struct gr_asked {
 };
 /* Takes the body. Its response goes to stream, which is held until then. */
 void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_stream *stream);
-/* How many bodies wait. */
-int gr_readers_n_waiting(struct gr_readers *r);
 
 #endif

@@ -23,6 +23,8 @@ struct gr_http {
     char *too_late;               /* owned: the response to who is too slow */
     struct gr_http_counts counts; /* of the library's thread alone */
     pthread_mutex_t lock;         /* of the rest */
+    pthread_cond_t all_sent;      /* n_answering is 0 */
+    int n_answering;              /* exchanges with a stream */
     struct gr_http_state state;
     struct gr_door door;
     struct gr_api_keys *keys; /* owned; NULL: none are asked for */
@@ -36,6 +38,11 @@ static inline struct gr_http_state gr_http_state_of(struct gr_http *h)
     pthread_mutex_unlock(&h->lock);
     return s;
 }
+
+/* ---- server.c: how many answers are on their way. Any thread ---- */
+
+void gr_http_answer_begins(struct gr_http *h);
+void gr_http_answer_ends(struct gr_http *h);
 
 /* ---- exchange.c: what the library calls, in its thread; cls is the gr_http ---- */
 

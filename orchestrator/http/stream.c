@@ -150,6 +150,19 @@ enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text)
     return st;
 }
 
+bool gr_stream_ping(struct gr_stream *s)
+{
+    static const char ping[] = ": ping\n";
+    pthread_mutex_lock(&s->lock);
+    const bool begun = s->http_status != 0;
+    if (begun && strcmp(s->type, "text/event-stream") == 0 && let_in(s, sizeof(ping) - 1) == GR_OK) {
+        append(s, ping, sizeof(ping) - 1);
+    }
+    wake_reader(s);
+    pthread_mutex_unlock(&s->lock);
+    return begun;
+}
+
 void gr_stream_end(struct gr_stream *s)
 {
     pthread_mutex_lock(&s->lock);

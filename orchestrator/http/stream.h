@@ -27,6 +27,8 @@ bool gr_stream_has_begun(struct gr_stream *s);
 GR_NODISCARD enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n);
 /* "data: TEXT" and a blank line, of a stream of events; all of it or nothing. */
 GR_NODISCARD enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text);
+/* False: the response has not begun. Else a stream of events has a comment more; others are as they were. */
+bool gr_stream_ping(struct gr_stream *s);
 void gr_stream_end(struct gr_stream *s);
 /* Ends it with an error: the whole response where none has begun, else one more event. */
 void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e);

@@ -98,8 +98,9 @@ struct gr_worker_info {
     uint64_t fc_fingerprint; /* as in HELLO: of a head, and of a target that serves one */
     uint32_t feature_width;  /* the same; 0: neither */
     uint32_t n_vocab, n_ctx_max, pid;
-    uint64_t number; /* that it was given when it joined before; 0: it has not */
-    uint32_t n_slot; /* sessions that it has room for at a time */
+    uint64_t number;  /* that it was given when it joined before; 0: it has not */
+    uint32_t n_slot;  /* sessions that it has room for at a time */
+    uint32_t n_block; /* of its KV pool; 0: not told */
     char numerics_id[GR_NUMERICS_ID_MAX], host_id[48];
 };
 

@@ -47,6 +47,7 @@ struct gr_hub {
     char reach[GR_REACH_BYTES];
     struct link link[GR_ORCH_WORKER_MAX];
     struct link client[GR_CLIENT_MAX];
+    bool dropped;               /* a worker, in this step: those who wait for the hub are told of it at once */
     struct gr_link_watch watch; /* workers by their numbers, clients after them */
 };
 
@@ -259,6 +260,7 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
                                   .incarnation = m->join.incarnation,
                                   .number = m->join.number,
                                   .n_slot = m->join.n_session,
+                                  .n_block = m->join.n_block,
                                   .pid = m->join.pid};
     memcpy(info.address, m->join.address, sizeof(info.address));
     memcpy(info.host, m->join.host, sizeof(info.host));
@@ -398,6 +400,7 @@ static void drop(void *ctx, uint32_t worker)
     const enum gr_worker_role role = h->link[worker].role;
     tell(h, &h->link[worker], "is dropped");
     close_link(h, &h->link[worker]);
+    h->dropped = true;
     if (h->config.on_lost != NULL) {
         h->config.on_lost(h->config.io.ctx, role);
     }
@@ -622,7 +625,8 @@ void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
     const uint64_t now_ns = gr_clock_ns();
     const uint64_t step_ns = gr_orch_step(h->orch, now_ns);
     const int step_ms = ms_until(GR_MIN(step_ns, gr_gate_wake_ns(h->gate, now_ns)), now_ns);
-    progress |= flush_all(h);
+    progress |= flush_all(h) || h->dropped;
+    h->dropped = false;
     const int wait_ms = step_ms < 0 ? timeout_ms : timeout_ms < 0 ? step_ms : GR_MIN(step_ms, timeout_ms);
     wait_for_more(h, progress ? 0 : wait_ms, extra_fd, now_ns);
 }

@@ -6,6 +6,7 @@ usage: test_http.py BUILD_DIR SOURCE_ROOT      prints TAP
 import concurrent.futures
 import contextlib
 import json
+import os
 import signal
 import socket
 import struct
@@ -43,6 +44,7 @@ def completions_are_what_a_run_gives():
         ids = s.post("/tokenize", {"prompt": PROMPT})
         assert ids["count"] == usage["prompt_tokens"], ids
         assert s.complete(prompt=ids["tokens"])["choices"][0]["text"] == want["text"]
+        assert s.post("/tokenize", {"prompt": "messages"})["count"] > 0  # no conversation
         back = s.post("/detokenize", {"tokens": ids["tokens"]})["prompt"]
         assert back.endswith(PROMPT), back
         many = s.complete(prompt=[PROMPT, "class Stack:"], n=2)
@@ -303,6 +305,21 @@ def health_tells_when_the_target_is_gone():
 
 
 @case
+def health_tells_of_a_target_that_fell_silent():
+    """Of the only worker, on a server that nothing else wakes."""
+    with Endpoint(draft=False) as s:
+        assert s.ask("GET", "/health")[0] == 200
+        pid = s.child("graft-target")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_for(lambda: s.ask("GET", "/health")[0] == 503, 60)
+            assert "taken as lost" in s.log(), s.log()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: s.ask("GET", "/health")[0] == 200, 60)  # it has joined again
+
+
+@case
 def it_is_ready_when_all_are_there():
     with Endpoint("--model", TARGET, spawn=False) as alone:
         assert alone.ask("GET", "/ready")[0] == 503
@@ -333,6 +350,48 @@ def a_signal_lets_streams_end():
         t.join(60 * SLOW)
         assert out and out[0][-1]["choices"][0]["finish_reason"] == "length", out[0][-1:]
         assert s.p.wait(30 * SLOW) == 0
+
+
+def read_slowly(s, body, out):
+    """The response's bytes, of a client whose window is small: most of a large answer waits in the server."""
+    with contextlib.closing(socket.socket()) as c:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.settimeout(120 * SLOW)
+        c.connect(("127.0.0.1", s.port))
+        data = json.dumps(body).encode()
+        c.sendall(b"POST /v1/completions HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: %d\r\n\r\n%s" % (len(data), data))
+        while piece := c.recv(2048):
+            out.append(piece)
+
+
+@case
+def an_answer_that_has_ended_is_sent_whole():
+    with Endpoint() as s:
+        out = []
+        body = {"prompt": PROMPT, "n": 8, "max_tokens": 250, "temperature": 1, "logprobs": 5, "ignore_eos": True}
+        t = threading.Thread(target=read_slowly, args=(s, body, out))
+        t.start()
+        wait_for(lambda: s.metrics()["graft_num_requests_running"] > 0)
+        s.p.send_signal(signal.SIGTERM)
+        t.join(120 * SLOW)
+        head, _, text = b"".join(out).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.0 200 ") or head.startswith(b"HTTP/1.1 200 "), head
+        assert len(json.loads(text)["choices"]) == 8, text[-100:]
+        assert s.p.wait(30 * SLOW) == 0
+
+
+@case
+def a_chat_fits_the_kv_pool():
+    """Nobody said how long its answer may be: no longer than the targets' KV, which holds less than the context."""
+    with Endpoint("--kv-blocks", "8", *FORM, draft=False) as s:
+        assert s.ask("GET", "/v1/models")[1]["data"][0]["max_model_len"] == 8 * 16
+        answer = s.post("/v1/chat/completions",
+                        {"messages": [{"role": "user", "content": "x"}], "temperature": 0, "ignore_eos": True})
+        assert answer["choices"][0]["finish_reason"] == "length", answer
+        assert answer["usage"]["total_tokens"] == 8 * 16, answer
+        refused = s.post("/v1/completions", {"prompt": "x", "max_tokens": 8 * 16}, status=400)
+        assert refused["error"]["code"] == "context_length_exceeded", refused
 
 
 @case

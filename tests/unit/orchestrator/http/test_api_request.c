@@ -253,6 +253,23 @@ static void test_bodies_that_are_none(void **state)
     free(deep);
 }
 
+/* Brackets of a text are none of the body's, also after quotes within it. */
+static void test_brackets_in_texts(void **state)
+{
+    (void)state;
+    char body[4096] = "{\"prompt\": \"";
+    for (int i = 0; i < 40; i++) {
+        strcat(body, "printf(\\\"\\\\033[1m[[{\\\");");
+    }
+    strcat(body, "\"}");
+    assert_int_equal(gr_api_request_parse(GR_API_COMPLETIONS, body, strlen(body), NULL, &r, &e), GR_OK);
+    gr_api_request_finish(&r);
+    strcpy(body, "{\"user\": \"\\\"\", \"metadata\": ");
+    memset(body + strlen(body), '[', 100);
+    refused(GR_API_COMPLETIONS, body, "");
+    assert_non_null(strstr(e.message, "nested deeper than 32"));
+}
+
 static void test_the_error_is_json(void **state)
 {
     (void)state;
@@ -292,6 +309,7 @@ int main(void)
         cmocka_unit_test(test_values_that_are_taken),
         cmocka_unit_test(test_what_makes_sense_together),
         cmocka_unit_test(test_bodies_that_are_none),
+        cmocka_unit_test(test_brackets_in_texts),
         cmocka_unit_test(test_the_error_is_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

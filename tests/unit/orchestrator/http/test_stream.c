@@ -120,13 +120,37 @@ static void test_a_reader_that_left(void **state)
     gr_stream_drop(s);
 }
 
+/* A comment goes between events; in a body that is no stream of events it would be damage. */
+static void test_pings(void **state)
+{
+    (void)state;
+    int n_wake;
+    char got[64] = "";
+    bool ended, cut;
+    struct gr_stream *events = make(&n_wake), *body = make(&n_wake);
+    assert_false(gr_stream_ping(events)); /* it has not begun */
+    gr_stream_begin(events, 200, "text/event-stream");
+    assert_true(gr_stream_ping(events));
+    assert_int_equal(gr_stream_write_event(events, "x"), GR_OK);
+    assert_int_equal(gr_stream_read(events, got, sizeof(got), &ended, &cut), 16);
+    assert_memory_equal(got, ": ping\ndata: x\n\n", 16);
+    gr_stream_begin(body, 200, "application/json");
+    assert_true(gr_stream_ping(body));
+    assert_int_equal(gr_stream_read(body, got, sizeof(got), &ended, &cut), 0);
+    gr_stream_end(events);
+    assert_true(gr_stream_ping(events));
+    assert_int_equal(gr_stream_read(events, got, sizeof(got), &ended, &cut), 0);
+    assert_true(ended && !cut);
+    gr_stream_drop(events);
+    gr_stream_drop(body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nobody_reads),
-        cmocka_unit_test(test_who_reads_is_not_cut),
-        cmocka_unit_test(test_one_large_piece),
-        cmocka_unit_test(test_a_reader_that_left),
+        cmocka_unit_test(test_nobody_reads),    cmocka_unit_test(test_who_reads_is_not_cut),
+        cmocka_unit_test(test_one_large_piece), cmocka_unit_test(test_a_reader_that_left),
+        cmocka_unit_test(test_pings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
