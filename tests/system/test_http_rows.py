@@ -6,11 +6,15 @@ usage: test_http_rows.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import contextlib
 import json
+import os
 import re
+import signal
 import socket
+import time
 
-from harness import SLOW, case, main, wait_for
+from harness import SLOW, TARGET, case, generate, main, wait_for
 from endpoint import PROMPT, Endpoint
+from served import worker
 
 FORM = ("--chat-template", "llama3")
 WIDE = "# \u65e5\u672c\u8a9e \U0001f600\U0001f600 caf\u00e9\nx = '\U0001f600"
@@ -171,6 +175,124 @@ def names_are_the_clients_own():
         for name in ("a" + "\U0001f600" * 30, "a\nb"):
             got, answer, _ = s.ask("POST", "/v1/completions", dict(GREEDY, n=0, **{name: 1}))
             assert got == 400 and set(answer["error"]) == {"message", "type", "param", "code"}, answer
+
+
+PING_S = 5  # docs/http.md
+MANY = 1500 if SLOW == 1 else 400  # tokens of an answer that is met in its midst
+with open(os.path.join(TARGET, "tokenizer.json"), encoding="utf-8") as tokenizer:
+    SPECIAL = {t["id"]: t["content"] for t in json.load(tokenizer)["added_tokens"] if t["special"]}
+
+
+class Lines:
+    """The lines of a stream's body as they come, pings counted. Each is an event's, its end, or a ping between two of them."""
+
+    def __init__(self, s, body):
+        self.begin = time.monotonic()
+        self.c, self.r = s.open("POST", "/v1/completions", dict(body, stream=True), timeout=120)
+        assert self.r.status == 200, self.r.read()
+        self.events, self.n_ping, self.in_event = [], 0, False
+
+    def next(self):
+        """False after the last one."""
+        line = self.r.readline()
+        if line == b": ping\n":
+            assert not self.in_event, "a ping within an event"
+            self.n_ping += 1
+        elif line == b"\n":
+            assert self.in_event, "an event without data"
+            self.in_event = False
+        elif line:
+            assert line.startswith(b"data: ") and not self.in_event, line
+            self.events.append(line[6:-1])
+            self.in_event = True
+        return bool(line)
+
+    def pings(self, n):
+        """Waits for n more, while nothing else comes; returns how long that took."""
+        begin, want = time.monotonic(), self.n_ping + n
+        while self.n_ping < want:
+            n_event = len(self.events)
+            assert self.next(), "it ended"
+            begin = time.monotonic() if len(self.events) > n_event else begin
+        return time.monotonic() - begin
+
+    def text(self):
+        """Of the whole answer."""
+        while self.next():
+            pass
+        self.c.close()
+        assert not self.in_event and self.events[-1] == b"[DONE]", self.events[-1:]
+        return text_of([json.loads(e) for e in self.events[:-1]])
+
+
+@case
+def pings_come_in_silence_and_between_events():
+    """Who waits for a target, and whose target stands still in the midst of a text: the head at once, then pings alone, at
+    their interval; after them the text goes on as it would have."""
+    body = dict(GREEDY, max_tokens=MANY, ignore_eos=True)
+    with Endpoint("--model", TARGET, spawn=False) as s:
+        waits = Lines(s, body)
+        begun = time.monotonic() - waits.begin
+        n = 2
+        took = waits.pings(n)
+        assert not waits.events and begun < PING_S * SLOW, (waits.events, begun)
+        assert n * PING_S - .1 < took + begun < 3 * n * PING_S * SLOW, (took, begun)
+        with worker("graft-target", s.folder, s.address, "--rejoin-timeout", "60") as target:
+            want = waits.text()
+            assert want == s.complete(**body)["choices"][0]["text"]
+            stands = Lines(s, body)
+            while len(stands.events) < 20:
+                assert stands.next()
+            target.send_signal(signal.SIGSTOP)
+            took = stands.pings(n)
+            assert len(stands.events) < MANY and took < 3 * n * PING_S * SLOW, (len(stands.events), took)
+            target.send_signal(signal.SIGCONT)
+            assert stands.text() == want
+
+
+@case
+def a_special_token_as_a_stop_string():
+    """It has no text, and ends the answer where the model puts it, whoever drafts; with more around it it cannot be one."""
+    wild = {"prompt": PROMPT, "temperature": 100, "seed": 3, "ignore_eos": True, "max_tokens": 1500}
+    ids = generate("--temperature", "100", "--seed", "3", "--ignore-eos", "--max-tokens", "1500")["token_ids"]
+    at = next(i for i, t in enumerate(ids) if t in SPECIAL)
+    name = SPECIAL[ids[at]]
+    with Endpoint(*FORM) as s:
+        for n in DRAFTS:
+            for stop in (name, ["no such text", name]):
+                body = dict(wild, stop=stop, num_speculative_tokens=n)
+                got = s.post("/v1/completions", body)
+                choice = got["choices"][0]
+                assert choice["finish_reason"] == "stop" and got["usage"]["completion_tokens"] == at + 1, (name, at, got)
+                assert name not in choice["text"], choice
+                events = s.stream("/v1/completions", **body)
+                assert text_of(events) == choice["text"] and events[-1]["choices"][0]["finish_reason"] == "stop", events[-1]
+        error = s.post("/v1/completions", dict(wild, stop=f"a{name}"), status=400)["error"]
+        assert error["param"] == "stop" and "special token" in error["message"], error
+
+
+@case
+def what_ends_at_the_budget_says_what_ended_it():
+    """An end of sequence, a stop id or a stop string in the last token that was asked for is `stop`; one token less is
+    `length`."""
+    eos = next(i for i, name in SPECIAL.items() if name == "<|end_of_text|>")
+    with Endpoint() as s:
+        whole = s.complete(max_tokens=40, ignore_eos=True, logprobs=0)["choices"][0]
+        tokens = whole["logprobs"]["tokens"]
+        at = next(i for i in range(8, 40) if tokens[i] not in "".join(tokens[:i]))
+        ids = s.post("/tokenize", {"prompt": tokens[at], "add_special_tokens": False})["tokens"]
+        assert len(ids) == 1, (tokens[at], ids)
+        for more in ({"logit_bias": {str(eos): 100}, "min_tokens": at}, {"stop_token_ids": ids, "ignore_eos": True},
+                     {"stop": tokens[at], "ignore_eos": True}):
+            for n in DRAFTS:
+                for budget, reason in ((at, "length"), (at + 1, "stop"), (at + 2, "stop")):
+                    body = dict(GREEDY, max_tokens=budget, num_speculative_tokens=n, **more)
+                    got = s.post("/v1/completions", body)
+                    assert got["choices"][0]["finish_reason"] == reason, (body, got)
+                    assert got["usage"]["completion_tokens"] == min(budget, at + 1), (body, got)
+                    events = s.stream("/v1/completions", **body)
+                    assert text_of(events) == got["choices"][0]["text"] == "".join(tokens[:at]), (body, got)
+                    assert events[-1]["choices"][0]["finish_reason"] == reason, (body, events[-1])
 
 
 main()

@@ -8,12 +8,13 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
 from endpoint import PROMPT, Endpoint
-from harness import SLOW, case, main, wait_for
-from served import Folder
+from harness import SLOW, TARGET, case, main, wait_for
+from served import Folder, worker
 
 CLIENTS = os.environ.get("GRAFT_TEST_CLIENTS", os.path.expanduser("~/.cache/graft/clients"))
 FORM = ("--chat-template", "llama3")
@@ -97,6 +98,75 @@ def a_stream_that_is_left_frees_its_session():
         next(iter(stream))
         stream.close()
         wait_for(s.is_quiet)
+
+
+MANY = 2500 if SLOW == 1 else 500  # tokens of an answer that is met in its midst
+
+
+class Taken:
+    """What came of a stream of `n` tokens of completions, what it said last, and the error that ended it, if one did."""
+
+    def __init__(self, client, n):
+        self.pieces, self.reason, self.error = [], None, None
+        self.events = client.completions.create(model="target", prompt=PROMPT, temperature=0, max_tokens=n, stream=True,
+                                                extra_body={"ignore_eos": True})
+
+    def take(self, n_piece=None):
+        """Until there are so many pieces; without a number until the end."""
+        try:
+            while n_piece is None or len(self.pieces) < n_piece:
+                choice = next(self.events).choices[0]
+                self.pieces.append(choice.text)
+                self.reason = choice.finish_reason or self.reason
+        except StopIteration:
+            pass
+        except openai.APIError as e:
+            self.error = e
+        return self
+
+    def text(self):
+        return "".join(self.pieces)
+
+
+@case
+def pings_are_no_events():
+    """A stream that waits for a target for longer than pings take to come goes on as if nothing had been."""
+    with asked("--model", TARGET, spawn=False) as (s, client):
+        waits = Taken(client, 16)
+        c, r = s.open("POST", "/v1/completions", {"prompt": PROMPT, "stream": True, "max_tokens": 1})  # is told no earlier
+        with contextlib.closing(c):
+            assert r.readline() == b": ping\n"
+        with worker("graft-target", s.folder, s.address):
+            assert waits.take().error is None and waits.reason == "length", waits.error
+            assert waits.text() == s.complete(ignore_eos=True)["choices"][0]["text"], waits.text()
+
+
+@case
+def a_killed_target_leaves_a_whole_answer_or_an_error():
+    """Whole where another target takes over; an error, and no reason to think that it is whole, where none does."""
+    with asked(draft=False) as (s, client):
+        want = s.complete(max_tokens=MANY, ignore_eos=True)["choices"][0]["text"]
+        got = Taken(client, MANY).take(20)
+        os.kill(s.child("graft-target"), signal.SIGKILL)
+        assert got.take().error is None and got.text() == want and got.reason == "length", (got.error, len(got.text()))
+        assert s.metrics()["graft_reopens_total"] == 1
+    with asked("--model", TARGET, "--queue-timeout", "1", spawn=False) as (s, client):
+        with worker("graft-target", s.folder, s.address) as target:
+            got = Taken(client, MANY).take(20)
+            target.send_signal(signal.SIGKILL)
+            error = got.take().error
+        assert error is not None and got.reason is None, (error, got.reason)
+        assert "target" in error.message and want.startswith(got.text()) and len(got.text()) < len(want), error
+        wait_for(s.is_quiet)
+
+
+@case
+def a_killed_server_leaves_an_error():
+    with asked(draft=False) as (s, client):
+        got = Taken(client, MANY).take(20)
+        s.p.kill()
+        assert isinstance(got.take().error, openai.APIConnectionError) and got.reason is None, (got.error, got.reason)
+        s.p.wait()
 
 
 @case
