@@ -30,6 +30,7 @@ struct gr_chat {
     const char *bos, *eos; /* the model's own spelling; NULL: the one that the template is used with */
     const char *date;      /* goes where the template tells a date; NULL: the one that it has for this */
     bool no_thinking;      /* only where gr_chat_thinks() */
+    bool goes_on;          /* the last message, the assistant's, is left open: the answer goes on with it */
 };
 
 /* NULL: there is none. */
@@ -58,8 +59,8 @@ struct gr_chat_text {
 void gr_chat_text_free(struct gr_chat_text *t); /* zeroed is legal */
 struct gr_marked_text gr_chat_text_marked(const struct gr_chat_text *t);
 
-/* The whole conversation up to where the assistant's next turn begins. n: at least 1. GR_EINVAL: the template does not
- * take these roles in this order (logged). */
+/* The whole conversation up to where the assistant's next turn begins, or its last one goes on. n: at least 1.
+ * GR_EINVAL: the template does not take these roles in this order (logged). */
 GR_NODISCARD enum gr_status gr_chat_render(const struct gr_chat *c, const struct gr_chat_message *messages, size_t n,
                                            struct gr_chat_text *out);
 /* The same as token ids, without any that the template does not write. *ids_out: owned by the caller. */

@@ -190,6 +190,16 @@ static bool takes_system(const struct gr_chat_writer *w, size_t i)
            ((place == GR_CHAT_FIRST_USER && i == 1) || (place == GR_CHAT_LAST_USER && i + 1 == w->n_message));
 }
 
+/* What was written so far, of which the end is the template's. */
+static void strip_written(struct gr_chat_writer *w)
+{
+    size_t n;
+    while (!w->failed && (n = space_before(w->out->text, w->out->len)) > 0) {
+        w->out->len -= n;
+        w->out->text[w->out->len] = '\0';
+    }
+}
+
 /* Both as one text. Where that is stripped it begins with what the template writes; where the message is nothing but
  * white space, what goes at the end is the template's, too. */
 static void put_with_system(struct gr_chat_writer *w, const struct gr_chat_message *m)
@@ -205,8 +215,8 @@ static void put_with_system(struct gr_chat_writer *w, const struct gr_chat_messa
     }
     const struct gr_chat_piece p = gr_chat_strip_end(piece_of(m));
     gr_chat_put_plain(w, p.text, p.len);
-    while (p.len == 0 && !w->failed && space_before(w->out->text, w->out->len) > 0) {
-        w->out->len--;
+    if (p.len == 0) {
+        strip_written(w);
     }
 }
 
@@ -214,6 +224,7 @@ static void put_turn(struct gr_chat_writer *w, size_t i)
 {
     const struct gr_chat_template *f = w->c->form;
     const struct gr_chat_message *m = &w->messages[i];
+    const size_t n_plain = w->out->n_plain;
     gr_chat_put(w, f->turn[m->role].before);
     if (takes_system(w, i)) {
         put_with_system(w, m);
@@ -222,7 +233,11 @@ static void put_turn(struct gr_chat_writer *w, size_t i)
     } else {
         put_text(w, m);
     }
-    gr_chat_put(w, f->turn[m->role].after);
+    if (!w->c->goes_on || i + 1 < w->n_message) {
+        gr_chat_put(w, f->turn[m->role].after);
+    } else if (is_stripped(f, m->role) && w->out->n_plain == n_plain) {
+        strip_written(w); /* transformers strips all that stands before the end of an open message */
+    }
 }
 
 static void put_all(struct gr_chat_writer *w)
@@ -237,8 +252,10 @@ static void put_all(struct gr_chat_writer *w)
             put_turn(w, i);
         }
     }
-    gr_chat_put(w, f->answer);
-    gr_chat_put(w, silent && f->no_thinking != NULL ? f->no_thinking : "");
+    if (!w->c->goes_on) {
+        gr_chat_put(w, f->answer);
+        gr_chat_put(w, silent && f->no_thinking != NULL ? f->no_thinking : "");
+    }
 }
 
 /* ---- what a template takes ---- */
@@ -258,6 +275,9 @@ static enum gr_status check_roles(const struct gr_chat *c, const struct gr_chat_
     }
     if (first == 1 && f->place == GR_CHAT_NOWHERE) {
         return refuse(c, "the model takes no system message (--system); put it into the user's own");
+    }
+    if (c->goes_on && m[n - 1].role != GR_CHAT_ASSISTANT) {
+        return refuse(c, "the answer can only go on with a message of the assistant");
     }
     for (size_t i = first; i < n && f->alternates; i++) {
         if (m[i].role == GR_CHAT_SYSTEM) {

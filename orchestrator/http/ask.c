@@ -77,7 +77,7 @@ static enum gr_status check_chat(const struct gr_served *model, const struct gr_
                              "enable_thinking: the chat template %s cannot tell the model not to think",
                              gr_chat_name(model->chat.form));
     }
-    return r->go_on ? gr_api_refuse(e, 400, "continue_final_message", "continue_final_message is not done") : GR_OK;
+    return GR_OK;
 }
 
 enum gr_status gr_ask_chat_ids(const struct gr_served *model, const struct gr_api_request *r, int32_t **ids_out,
@@ -87,6 +87,7 @@ enum gr_status gr_ask_chat_ids(const struct gr_served *model, const struct gr_ap
     size_t n = 0;
     GR_TRY(check_chat(model, r, e));
     chat.no_thinking = r->no_thinking;
+    chat.goes_on = r->go_on;
     struct gr_chat_message *m = malloc((size_t)r->n_message * sizeof(*m));
     if (m == NULL) {
         return no_memory(e);

@@ -1,7 +1,7 @@
 /* Conversations through the templates, for test_templates.py. Each line of standard input is a JSON object with
- * "messages" ([[role, text], ...]) and "template" (a name) or "jinja" (a text); "bos", "eos", "date" and "thinking" may
- * be there. The answer is a line: the text, its plain spans and, where a model's folder is named on the command line,
- * its ids; or that it is refused; of "jinja" alone: fingerprint and name. */
+ * "messages" ([[role, text], ...]) and "template" (a name) or "jinja" (a text); "bos", "eos", "date", "thinking" and
+ * "goes_on" may be there. The answer is a line: the text, its plain spans and, where a model's folder is named on the
+ * command line, its ids; or that it is refused; of "jinja" alone: fingerprint and name. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -85,7 +85,8 @@ static json_t *answer(const json_t *q)
                               .bos = json_string_value(json_object_get(q, "bos")),
                               .eos = json_string_value(json_object_get(q, "eos")),
                               .date = json_string_value(json_object_get(q, "date")),
-                              .no_thinking = json_is_false(json_object_get(q, "thinking"))};
+                              .no_thinking = json_is_false(json_object_get(q, "thinking")),
+                              .goes_on = json_is_true(json_object_get(q, "goes_on"))};
     const json_t *messages = json_object_get(q, "messages");
     return messages == NULL ? identify(jinja, c.form) : render(&c, messages);
 }

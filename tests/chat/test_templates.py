@@ -110,17 +110,49 @@ def environment():
 
 
 def rendered(template, talk, **more):
-    """None: it refuses."""
+    """As transformers' apply_chat_template() does it. None: the template refuses it."""
+    more = dict({"date_string": DATE, "add_generation_prompt": True, "tools": None}, **more)
     try:
-        return template.render(messages=[{"role": r, "content": c} for r, c in talk], add_generation_prompt=True,
-                               tools=None, date_string=DATE, **more)
+        return template.render(messages=[{"role": r, "content": c} for r, c in talk], **more)
     except ValueError:
         return None
+
+
+def rendered_open(template, talk, **more):
+    """The same with continue_final_message: what stands before a mark at the end of the last message; where the template
+    strips that end, it is stripped here as well."""
+    tag = "CONTINUE_FINAL_MESSAGE_TAG "
+    role, text = talk[-1]
+    whole = rendered(template, [*talk[:-1], (role, text + tag)], add_generation_prompt=False, **more)
+    if whole is None:
+        return None
+    at = whole.rindex(tag.strip())
+    return whole[:at] if whole[at:at + len(tag)] == tag else whole[:at].rstrip()
 
 
 def sense(talk):
     """Is the system first, if there is one? graft refuses others where turns are to alternate, and some texts do not."""
     return all(role != "system" for role, _ in talk[1:])
+
+
+def check_open(text, name, thinking):
+    """Conversations whose last message, the assistant's, goes on."""
+    template = environment().from_string(text)
+    bos, eos = TOKENS.get(name, ("<s>", "</s>"))
+    more = {} if thinking is None else {"enable_thinking": thinking}
+    talks = [t for t in TALKS if t[-1][0] == "assistant"] + [[*t, ("assistant", x)] for t in TALKS[::7] for x in TEXTS]
+    asked = [{"jinja": text, "messages": t, "bos": bos, "eos": eos, "date": DATE, "thinking": thinking is not False,
+              "goes_on": True} for t in talks]
+    n = 0
+    for talk, got in zip(talks, ask(asked)):
+        want = rendered_open(template, talk, bos_token=bos, eos_token=eos, **more)
+        if want is not None and got.get("refused") and not sense(talk):
+            continue
+        assert got.get("text") == want, (talk, want, got.get("text"))
+        n += want is not None
+    assert n >= 100, f"only {n} conversations were rendered"
+    refused = ask([dict(q, messages=[*q["messages"], ["user", "x"]]) for q in asked[:20]])
+    assert all(a.get("refused") for a in refused), refused
 
 
 def check(text, name, thinking):
@@ -147,6 +179,7 @@ def checks(found):
         for thinking in ((None, True, False) if name in ("qwen3", "smollm3") else (None,)):
             said = "" if thinking is None else f", thinking {'on' if thinking else 'off'}"
             yield f"{name}: {where}{said}", lambda w=where, n=name, t=thinking: check(found[w], n, t)
+            yield f"{name} open: {where}{said}", lambda w=where, n=name, t=thinking: check_open(found[w], n, t)
 
 
 def names(found):

@@ -217,17 +217,43 @@ static void test_thoughts(void **state)
     assert_false(gr_chat_thinks(chat("smollm2").form));
 }
 
-static void check_refused(const char *name, const struct gr_chat_message *m, size_t n, const char *word)
+/* An answer that goes on with the last message: no end of turn, no new one. */
+static void test_open_message(void **state)
 {
-    const struct gr_chat c = chat(name);
+    (void)state;
+    static const struct gr_chat_message m[] = {M(USER, "Hi"), M(ASSISTANT, "It is "), M(USER, "?"),
+                                               M(ASSISTANT, " \u3000")};
+    struct gr_chat c = chat("chatml");
+    c.goes_on = true;
+    check(&c, m, 2, "<|im_start|>user\n{Hi}<|im_end|>\n<|im_start|>assistant\n{It is }");
+    c.form = gr_chat_by_name("qwen3");
+    c.no_thinking = true;
+    check(&c, m, 2, "<|im_start|>user\n{Hi}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n{It is }");
+    c.form = gr_chat_by_name("mistral-v7");
+    check(&c, m, 4, "<s>[INST] {Hi}[/INST] {It is }</s>[INST] {?}[/INST] { \u3000}");
+    c.form = gr_chat_by_name("gemma");
+    check(&c, m, 2, "<bos><start_of_turn>user\n{Hi}<end_of_turn>\n<start_of_turn>model\n{It is}");
+    check(&c, m, 4,
+          "<bos><start_of_turn>user\n{Hi}<end_of_turn>\n<start_of_turn>model\n{It is}<end_of_turn>\n<start_of_turn>user"
+          "\n{?}<end_of_turn>\n<start_of_turn>model");
+}
+
+static void check_refused_by(const struct gr_chat *c, const struct gr_chat_message *m, size_t n, const char *word)
+{
     struct gr_chat_text t;
     struct log_capture cap;
     log_capture_begin(&cap);
-    assert_int_equal(gr_chat_render(&c, m, n, &t), GR_EINVAL);
-    const char *text = log_capture_end(&cap);
+    assert_int_equal(gr_chat_render(c, m, n, &t), GR_EINVAL);
+    const char *text = log_capture_end(&cap), *name = gr_chat_name(c->form);
     if (log_capture_n_line(text) != 1 || strstr(text, word) == NULL || strstr(text, name) == NULL) {
         fail_msg("%s: %s", name, text);
     }
+}
+
+static void check_refused(const char *name, const struct gr_chat_message *m, size_t n, const char *word)
+{
+    const struct gr_chat c = chat(name);
+    check_refused_by(&c, m, n, word);
 }
 
 static void test_refused(void **state)
@@ -241,6 +267,9 @@ static void test_refused(void **state)
     check_refused("llama2", two, 2, "take turns");
     check_refused("gemma3", system + 1, 0, "no message");
     check_refused("mistral-v1", late, 3, "come first");
+    struct gr_chat open = chat("chatml");
+    open.goes_on = true;
+    check_refused_by(&open, two, 2, "a message of the assistant");
 }
 
 static void test_ends(void **state)
@@ -280,7 +309,7 @@ int main(void)
         cmocka_unit_test(test_every_template), cmocka_unit_test(test_what_is_given),
         cmocka_unit_test(test_empty_system),   cmocka_unit_test(test_thoughts),
         cmocka_unit_test(test_refused),        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_fingerprints),
+        cmocka_unit_test(test_fingerprints),   cmocka_unit_test(test_open_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
