@@ -258,15 +258,14 @@ def a_special_token_as_a_stop_string():
     at = next(i for i, t in enumerate(ids) if t in SPECIAL)
     name = SPECIAL[ids[at]]
     with Endpoint(*FORM) as s:
-        for n in DRAFTS:
-            for stop in (name, ["no such text", name]):
-                body = dict(wild, stop=stop, num_speculative_tokens=n)
-                got = s.post("/v1/completions", body)
-                choice = got["choices"][0]
-                assert choice["finish_reason"] == "stop" and got["usage"]["completion_tokens"] == at + 1, (name, at, got)
-                assert name not in choice["text"], choice
-                events = s.stream("/v1/completions", **body)
-                assert text_of(events) == choice["text"] and events[-1]["choices"][0]["finish_reason"] == "stop", events[-1]
+        for n, stop in zip(DRAFTS, (name, ["no such text", name], name)):
+            body = dict(wild, stop=stop, num_speculative_tokens=n)
+            got = s.post("/v1/completions", body)
+            choice = got["choices"][0]
+            assert choice["finish_reason"] == "stop" and got["usage"]["completion_tokens"] == at + 1, (name, at, got)
+            assert name not in choice["text"], choice
+            events = s.stream("/v1/completions", **body)
+            assert text_of(events) == choice["text"] and events[-1]["choices"][0]["finish_reason"] == "stop", events[-1]
         error = s.post("/v1/completions", dict(wild, stop=f"a{name}"), status=400)["error"]
         assert error["param"] == "stop" and "special token" in error["message"], error
 
