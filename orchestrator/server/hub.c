@@ -47,8 +47,8 @@ struct gr_hub {
     char reach[GR_REACH_BYTES];
     struct link link[GR_ORCH_WORKER_MAX];
     struct link client[GR_CLIENT_MAX];
-    bool dropped;               /* a worker, in this step: those who wait for the hub are told of it at once */
     struct gr_link_watch watch; /* workers by their numbers, clients after them */
+    uint64_t step_ns;           /* when time next brings the machine something, as it said at its last step */
 };
 
 static uint32_t client_number(uint32_t client)
@@ -400,7 +400,6 @@ static void drop(void *ctx, uint32_t worker)
     const enum gr_worker_role role = h->link[worker].role;
     tell(h, &h->link[worker], "is dropped");
     close_link(h, &h->link[worker]);
-    h->dropped = true;
     if (h->config.on_lost != NULL) {
         h->config.on_lost(h->config.io.ctx, role);
     }
@@ -623,10 +622,10 @@ void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
 {
     bool progress = receive_all(h);
     const uint64_t now_ns = gr_clock_ns();
-    const uint64_t step_ns = gr_orch_step(h->orch, now_ns);
-    const int step_ms = ms_until(GR_MIN(step_ns, gr_gate_wake_ns(h->gate, now_ns)), now_ns);
-    progress |= flush_all(h) || h->dropped;
-    h->dropped = false;
+    progress |= h->step_ns <= now_ns;
+    h->step_ns = gr_orch_step(h->orch, now_ns);
+    const int step_ms = ms_until(GR_MIN(h->step_ns, gr_gate_wake_ns(h->gate, now_ns)), now_ns);
+    progress |= flush_all(h);
     const int wait_ms = step_ms < 0 ? timeout_ms : timeout_ms < 0 ? step_ms : GR_MIN(step_ms, timeout_ms);
     wait_for_more(h, progress ? 0 : wait_ms, extra_fd, now_ns);
 }

@@ -43,8 +43,8 @@ const char *gr_hub_address(const struct gr_hub *h); /* HOST:PORT that it listens
 /* Where others reach it: a list (address.h). */
 const char *gr_hub_reach(const struct gr_hub *h);
 struct gr_orch *gr_hub_orch(struct gr_hub *h);
-/* Handles what is there, then waits for more, at most timeout_ms (-1: no limit) or until extra_fd is readable
- * (-1: none). */
+/* Handles what is there and what time has brought. Where that is nothing it waits for more, at most timeout_ms (-1: no
+ * limit) or until extra_fd is readable (-1: none): who tells others of the machine can do so after each change. */
 void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd);
 /* Queues a message to a client. A client whose queue is full does not read: it is cut off, a little later. */
 void gr_hub_send_client(struct gr_hub *h, uint32_t client, const struct gr_msg *m);

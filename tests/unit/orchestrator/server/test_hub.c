@@ -21,6 +21,8 @@
 
 static uint8_t key[GR_KEY_BYTES];
 
+static int n_done;
+
 static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
 {
     (void)ctx;
@@ -28,6 +30,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     (void)user;
     (void)finish;
     (void)text;
+    n_done++;
 }
 
 static struct gr_hub *make(int hello_timeout_ms)
@@ -217,6 +220,30 @@ static void test_no_descriptors(void **state)
     gr_hub_destroy(h);
 }
 
+/* Whoever looks at the machine between two pumps sees at once what time has changed: here a turn that waited for too
+ * long ends, and nothing else would wake the hub for a minute. */
+static void test_what_time_brings_is_seen_at_once(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = {1};
+    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .wishes = {.turn = {.max_tokens = 1}}};
+    const uint64_t begin_ns = gr_clock_ns();
+    struct gr_hub *h = make(0);
+    struct log_capture c;
+    uint64_t id = 0;
+    gr_orch_configure(gr_hub_orch(h), &(struct gr_orch_config){.queue_timeout_ns = 20 * GR_MS});
+    log_capture_begin(&c);
+    assert_int_equal(gr_orch_submit(gr_hub_orch(h), &q, gr_clock_ns(), &id), GR_OK);
+    n_done = 0;
+    while (n_done == 0) {
+        gr_hub_pump(h, 60000, -1);
+    }
+    gr_hub_destroy(h);
+    const char *text = log_capture_end(&c);
+    assert_non_null(text);
+    assert_true(gr_clock_ns() - begin_ns < 30 * GR_S);
+}
+
 /* Bytes of the message on a link, its length among them. */
 static size_t bytes_of(const struct gr_msg *m)
 {
@@ -256,9 +283,8 @@ int main(void)
 {
     char hex[2 * GR_KEY_BYTES + 1];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_wrong_key),
-        cmocka_unit_test(test_no_descriptors),
+        cmocka_unit_test(test_strangers),         cmocka_unit_test(test_wrong_key),
+        cmocka_unit_test(test_no_descriptors),    cmocka_unit_test(test_what_time_brings_is_seen_at_once),
         cmocka_unit_test(test_longest_list_fits),
     };
     return gr_key_random(key, hex) == GR_OK ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
