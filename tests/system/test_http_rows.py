@@ -4,6 +4,7 @@ away are in test_http.py, test_http_security.py and test_openai.py.
 
 usage: test_http_rows.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -102,6 +103,8 @@ def one_count_whatever_drafts():
                     mine = [{"choices": e["choices"]} for e in streamed if e["choices"][0]["index"] == c["index"]]
                     assert text_of(mine) == c["text"], (body, n)
                     if c["logprobs"]:
+                        told_of = [t for e in mine for t in (e["choices"][0]["logprobs"] or {}).get("tokens", [])]
+                        assert told_of == c["logprobs"]["tokens"], (body, told_of, c)
                         assert len(c["logprobs"]["tokens"]) == got["usage"]["completion_tokens"], (body, c)
                         assert all(v < 0 for v in c["logprobs"]["token_logprobs"]), c
             assert all(t == told[0] for t in told), (body, told)
@@ -230,7 +233,8 @@ def pings_come_in_silence_and_between_events():
     """Who waits for a target, and whose target stands still in the midst of a text: the head at once, then pings alone, at
     their interval; after them the text goes on as it would have."""
     body = dict(GREEDY, max_tokens=MANY, ignore_eos=True)
-    with Endpoint("--model", TARGET, spawn=False) as s:
+    times = ("--http-idle-timeout", "1", "--http-request-timeout", "1" if SLOW == 1 else "5")  # of those who ask, not who wait
+    with Endpoint("--model", TARGET, *times, spawn=False) as s:
         waits = Lines(s, body)
         begun = time.monotonic() - waits.begin
         n = 2
@@ -246,6 +250,7 @@ def pings_come_in_silence_and_between_events():
             target.send_signal(signal.SIGSTOP)
             took = stands.pings(n)
             assert len(stands.events) < MANY and took < 3 * n * PING_S * SLOW, (len(stands.events), took)
+            wait_for(lambda: s.ask("GET", "/health")[0] == 503)  # its target has been silent for too long
             target.send_signal(signal.SIGCONT)
             assert stands.text() == want
 
@@ -292,6 +297,96 @@ def what_ends_at_the_budget_says_what_ended_it():
                     events = s.stream("/v1/completions", **body)
                     assert text_of(events) == got["choices"][0]["text"] == "".join(tokens[:at]), (body, got)
                     assert events[-1]["choices"][0]["finish_reason"] == reason, (body, events[-1])
+
+
+@case
+def what_is_not_given_has_its_default():
+    """No limit is 16 tokens, or for a chat what the context holds, which is not reserved: four of these run beside each other."""
+    with Endpoint(*FORM, draft=False) as s, contextlib.ExitStack() as stack:
+        for more in ({}, {"max_tokens": None}):
+            assert s.post("/v1/completions", dict(GREEDY, ignore_eos=True, **more))["usage"]["completion_tokens"] == 16, more
+        for more, n in (({"max_tokens": 5}, 5), ({"max_completion_tokens": 6}, 6), ({"max_tokens": 5, "max_completion_tokens": 6}, 6),
+                        ({"max_tokens": 5, "max_completion_tokens": None}, 5)):
+            body = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "ignore_eos": True}
+            assert s.post("/v1/chat/completions", dict(body, **more))["usage"]["completion_tokens"] == n, more
+        for _ in range(4):
+            c, r = s.open("POST", "/v1/chat/completions", dict(body, stream=True))
+            stack.callback(c.close)
+            assert r.status == 200, r.read()
+        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 3]) == 4)
+        begin = s.post("/tokenize", {"prompt": ""})["tokens"]
+        nothing = [s.complete(prompt=p)["choices"][0]["text"] for p in ("", [""], begin)]
+        assert len(begin) == 1 and len(set(nothing)) == 1, (begin, nothing)
+        stack.close()
+        wait_for(s.is_quiet)
+
+
+@case
+def a_seed_is_the_requests_own():
+    """What is drawn by a seed does not depend on who else draws; all numbers of log-probabilities are of one distribution."""
+    with Endpoint(*FORM, "--sessions", "16") as s, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        mine = {"prompt": PROMPT, "seed": 7, "temperature": 1, "n": 3, "max_tokens": 40, "ignore_eos": True}
+
+        def texts():
+            return [c["text"] for c in s.post("/v1/completions", mine)["choices"]]
+        alone = texts()
+        others = [pool.submit(s.complete, temperature=1, max_tokens=200, ignore_eos=True) for _ in range(24)]
+        assert texts() == alone and len(set(alone)) == 3, alone
+        assert len({o.result()["choices"][0]["text"] for o in others}) > 1
+        tops = [s.talk(logprobs=True, top_logprobs=n)["choices"][0]["logprobs"]["content"] for n in (0, 1, 20)]
+        for few, one, many in zip(*tops):
+            assert few["top_logprobs"] == [] and len(many["top_logprobs"]) == 20, (few, many)
+            assert few["logprob"] == one["logprob"] == many["logprob"] < 0, (few, one, many)
+            assert one["top_logprobs"][0] == many["top_logprobs"][0] and many["top_logprobs"][0]["token"] == many["token"], (one, many)
+
+
+@case
+def who_leaves_takes_nothing_from_others():
+    """In its prompt, or in the queue: its slot and its KV are free again, and who runs is told its own text to the end."""
+    def kv(s):
+        return {k: v for k, v in s.metrics().items() if k.startswith("graft_kv_cache_usage_perc")}
+
+    def asked(stack, body):
+        c = stack.enter_context(contextlib.closing(s.connect()))
+        c.request("POST", "/v1/completions", json.dumps(dict(body, ignore_eos=True)), {"Content-Type": "application/json"})
+        return c
+    with Endpoint("--sessions", "1", "--prefix-cache", "off") as s:
+        body = dict(GREEDY, max_tokens=MANY, ignore_eos=True)
+        want = s.complete(**body)["choices"][0]["text"]
+        wait_for(lambda: len(kv(s)) == 2 and not any(kv(s).values()))
+        with contextlib.ExitStack() as stack:
+            asked(stack, {"prompt": [ord(x) for x in "0123456789" * 2500], "max_tokens": 1000})
+            wait_for(lambda: s.metrics()["graft_num_requests_running"] == 1)
+        wait_for(lambda: s.is_quiet() and not any(kv(s).values()))
+        with contextlib.ExitStack() as stack:
+            first = Lines(s, body)
+            assert first.next()
+            asked(stack, dict(body, max_tokens=20000))
+            wait_for(lambda: s.metrics()["graft_num_requests_waiting"] == 1)
+        wait_for(lambda: s.metrics()["graft_num_requests_waiting"] == 0)
+        assert first.text() == want
+        wait_for(lambda: s.is_quiet() and not any(kv(s).values()))
+        m = s.metrics()
+        assert m['graft_request_success_total{finished_reason="abort"}'] == 2, m
+        assert m["graft_generation_tokens_total"] < 2 * MANY + 1000, m  # nothing of who waited was generated
+
+
+@case
+def the_most_urgent_of_those_who_wait_is_next():
+    with Endpoint("--sessions", "1", draft=False) as s, concurrent.futures.ThreadPoolExecutor(3) as pool:
+        first = Lines(s, dict(GREEDY, max_tokens=MANY, ignore_eos=True))
+        assert first.next()
+        ended = []
+
+        def wait_as(name, priority):
+            s.complete(max_tokens=200, ignore_eos=True, priority=priority)
+            ended.append(name)
+        for i, (name, priority) in enumerate((("low", 5), ("lower", 6), ("high", -1))):
+            pool.submit(wait_as, name, priority)
+            wait_for(lambda n=i + 1: s.metrics()["graft_num_requests_waiting"] == n)
+        first.text()
+        wait_for(lambda: len(ended) == 3, 60)
+        assert ended == ["high", "low", "lower"], ended
 
 
 main()
