@@ -229,15 +229,28 @@ static void say_why(struct gr_child *k, enum gr_restart_verdict verdict, int sta
     }
 }
 
-bool gr_children_joined(struct gr_children *c, int index)
+/* What it has told by now. */
+static void hear(struct gr_child *k)
 {
-    struct gr_child *k = &c->child[index];
     uint64_t count = 0;
-    if (!k->restart.joined && read(k->joined_fd, &count, sizeof(count)) == (ssize_t)sizeof(count) &&
-        gr_restart_joined(&k->restart)) {
+    if (read(k->joined_fd, &count, sizeof(count)) != (ssize_t)sizeof(count)) {
+        return;
+    }
+    k->ends = k->ends || gr_joined_says_end(count);
+    if (!k->restart.joined && gr_joined_says_joined(count) && gr_restart_joined(&k->restart)) {
         log_warn("the %s is back", k->name);
     }
-    return k->restart.joined;
+}
+
+bool gr_children_joined(struct gr_children *c, int index)
+{
+    hear(&c->child[index]);
+    return c->child[index].restart.joined;
+}
+
+bool gr_children_ends(const struct gr_children *c, int index)
+{
+    return c->child[index].ends;
 }
 
 static enum gr_child_event take_end(struct gr_child *k, int status)
@@ -251,6 +264,13 @@ static enum gr_child_event take_end(struct gr_child *k, int status)
         return GR_CHILD_ENDED;
     }
     describe_end(kind, status, end, sizeof(end));
+    if (k->ends) {
+        if (kind == GR_END_SIGNAL) { /* else it has told its reason itself */
+            log_warn("the %s %s while it was ending", k->name, end);
+        }
+        k->why[0] = '\0';
+        return GR_CHILD_GIVEN_UP;
+    }
     const struct gr_restart_answer a = gr_restart_end(&k->restart, &k->rule.restart, kind, now_ns - k->start_ns);
     if (a.verdict != GR_RESTART_AGAIN) {
         say_why(k, a.verdict, status, end);
@@ -293,16 +313,9 @@ static enum gr_child_event reap(struct gr_children *c, int *index_out)
     return GR_CHILD_NONE;
 }
 
-/* Where all of a job are signalled, a supervisor hands on what its child has been told already: that is not said twice.
- */
 static bool is_said_again(struct gr_children *c, const struct signalfd_siginfo *info)
 {
-    const bool of_parent = (pid_t)info->ssi_pid == getppid();
-    if (!is_ending((int)info->ssi_signo) || c->told[of_parent]) {
-        return false;
-    }
-    c->told[of_parent] = true;
-    return c->told[!of_parent];
+    return is_ending((int)info->ssi_signo) && gr_told_by(&c->told, (pid_t)info->ssi_pid) == GR_TOLD_SAME;
 }
 
 enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out)

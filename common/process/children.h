@@ -4,6 +4,7 @@
 #define GR_COMMON_PROCESS_CHILDREN_H
 
 #include "common/process/restart.h"
+#include "common/process/told.h"
 #include "common/base/status.h"
 
 #include <stdbool.h>
@@ -34,22 +35,24 @@ struct gr_child {
     struct gr_restart restart;
     char seat[17];                 /* GRAFT_SEAT of all its lives */
     pid_t pid;                     /* 0: not running */
-    int joined_fd;                 /* readable once it has joined; owned */
+    int joined_fd;                 /* readable once it has joined, or is to end; owned */
     int exit_status;               /* of the last end that was no signal */
+    bool ends;                     /* it has said that its next end is in order, whatever its status */
     bool silent;                   /* its next life logs nothing until it has joined */
     uint64_t start_ns, restart_ns; /* restart_ns: not before; 0: not to be started */
     char why[256];                 /* after GR_CHILD_GIVEN_UP: the reason; empty: the child itself has told it */
 };
 
 /* RESTARTED: it ended and will be started again by gr_children_restart(). GIVEN_UP: it ended and will not; `why' tells.
- * ENDED: by itself, with a status that its rule calls its end. */
+ * ENDED: by itself, with a status that its rule calls its end. One that has said that it is to end (joined.h) and that
+ * is no status of an end is given up. */
 enum gr_child_event { GR_CHILD_NONE, GR_CHILD_RESTARTED, GR_CHILD_GIVEN_UP, GR_CHILD_ENDED };
 
 struct gr_children {
     struct gr_child *child; /* owned: room for GR_CHILD_MAX, as whoever has these may live on a small stack */
     int n;
-    int signal_fd; /* SIGCHLD, SIGINT, SIGTERM, SIGHUP, drains: readable when something came */
-    bool told[2];  /* a signal has said that this process is to end: of its parent, of others */
+    int signal_fd;       /* SIGCHLD, SIGINT, SIGTERM, SIGHUP, drains: readable when something came */
+    struct gr_told told; /* a signal has said that this process is to end */
     char key_hex[65];
 };
 
@@ -70,6 +73,8 @@ enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int
 void gr_children_progress(struct gr_children *c, int index);
 /* Has the child joined its orchestrator in this life? */
 bool gr_children_joined(struct gr_children *c, int index);
+/* Has it said that it is to end? Its next end is then its last. */
+bool gr_children_ends(const struct gr_children *c, int index);
 /* Sends a signal to all that run. */
 void gr_children_signal(const struct gr_children *c, int signal_number);
 /* Starts killed children whose back-off is over. Returns ms until the next one is due, -1: none. */

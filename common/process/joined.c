@@ -14,8 +14,12 @@
 
 #define WORKED_VARIABLE "GRAFT_JOINED_BEFORE"
 
+#define SAYS_JOINED UINT64_C(1)
+#define SAYS_END (UINT64_C(1) << 32)
+
 static int parent_fd = -1;
 static bool joined_before, is_child;
+static bool told_joined, told_end;
 
 void gr_joined_hand_over(int fd, bool silent, bool worked)
 {
@@ -56,15 +60,37 @@ bool gr_joined_before(void)
     return joined_before;
 }
 
+static void tell(uint64_t what)
+{
+    ssize_t n = write(parent_fd, &what, sizeof(what));
+    (void)n; /* the counter's parent end outlives this process */
+}
+
 void gr_joined_tell(void)
 {
-    const uint64_t one = 1;
-    if (parent_fd < 0) {
+    if (parent_fd < 0 || told_joined) {
         return;
     }
-    ssize_t n = write(parent_fd, &one, sizeof(one));
-    (void)n; /* the counter's parent end outlives this process */
-    close(parent_fd);
-    parent_fd = -1;
+    told_joined = true;
+    tell(SAYS_JOINED);
     gr_log_hush(false);
+}
+
+void gr_joined_tell_end(void)
+{
+    if (parent_fd < 0 || told_end) {
+        return;
+    }
+    told_end = true;
+    tell(SAYS_END);
+}
+
+bool gr_joined_says_joined(uint64_t count)
+{
+    return (uint32_t)count != 0;
+}
+
+bool gr_joined_says_end(uint64_t count)
+{
+    return count >= SAYS_END;
 }

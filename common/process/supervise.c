@@ -106,7 +106,7 @@ static int handle(struct supervisor *s)
     if (e == GR_CHILD_RESTARTED) {
         return s->leaving ? GR_MAX(its, 1) : -1;
     }
-    return its;
+    return e == GR_CHILD_GIVEN_UP ? GR_MAX(its, 1) : its;
 }
 
 int gr_supervise_run(const struct gr_supervised *what, int argc, char **argv)
@@ -122,11 +122,14 @@ int gr_supervise_run(const struct gr_supervised *what, int argc, char **argv)
         const int wait_ms = gr_children_restart(&s.children, gr_clock_ns());
         const struct gr_child *child = &s.children.child[0];
         struct pollfd p[] = {{.fd = s.children.signal_fd, .events = POLLIN},
-                             {.fd = child->restart.joined ? -1 : child->joined_fd, .events = POLLIN}};
+                             {.fd = child->joined_fd, .events = POLLIN}};
         (void)poll(p, GR_ARRAY_LEN(p), wait_ms);
         status = handle(&s);
         if (gr_children_joined(&s.children, 0)) {
             gr_joined_tell(); /* this process may be a child, too: `graft launch' waits for its worker */
+        }
+        if (gr_children_ends(&s.children, 0)) {
+            gr_joined_tell_end();
         }
     }
     gr_children_finish(&s.children, GRACE_MS);

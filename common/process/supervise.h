@@ -1,8 +1,9 @@
 /* --supervise: the program runs as a small parent that starts the real one, and starts it again, with back-off, when a
  * signal killed it or its device failed, and, once it has joined an orchestrator or, as one, serves, also when it fails
- * by itself. One that was told to end or to drain, or that fails before that (a configuration error), ends its
- * supervisor with the same status. A worker waits for an orchestrator that goes away without limit, unless
- * --rejoin-timeout sets one: then it ends, and its supervisor with it. */
+ * by itself. One that was told to end or to drain, by a signal or by `graft stop', or that fails before that (a
+ * configuration error), ends its supervisor with the same status, 1 if a signal killed it. A worker waits for an
+ * orchestrator that goes away without limit, unless --rejoin-timeout sets one: then it ends, and its supervisor with
+ * it. */
 #ifndef GR_COMMON_PROCESS_SUPERVISE_H
 #define GR_COMMON_PROCESS_SUPERVISE_H
 

@@ -193,6 +193,7 @@ static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns
 static void begin_drain(struct serve *s)
 {
     s->draining = true;
+    gr_joined_tell_end();
     gr_desk_drain(s->desk);
     const int n = gr_orch_n_turn(gr_hub_orch(s->hub));
     if (n > 0) {

@@ -476,6 +476,20 @@ def worker_whose_device_fails_is_started_again():
 
 
 @case
+def a_supervised_server_that_was_told_to_stop_stays_away():
+    """Its turn outlasts the limit, so that it ends with status 1: that is an ordered end all the same. No target takes the
+    turn, which therefore lasts."""
+    with Serve("--supervise", "--drain-timeout", "1", "--queue-timeout", "600", spawn=False) as s:
+        turn = s.start(tokens=4)
+        wait_for(lambda: len(s.sessions()) == 1)
+        assert run("stop", "--timeout", "60", env=s.env()).returncode in (0, 1)
+        _, err = turn.communicate(timeout=60 * SLOW)
+        assert turn.returncode == 1 and "there is no target" in err, err
+        assert s.p.wait(timeout=60 * SLOW) == 1
+        assert "starting it again" not in s.log() and "is back" not in s.log(), s.log()
+
+
+@case
 def supervised_worker_comes_back():
     folder = Folder()
     address = f"127.0.0.1:{free_port()}"

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/process/program.h"
+#include "common/process/told.h"
 
 #include <signal.h>
 #include <stdbool.h>
@@ -9,11 +10,9 @@
 
 #define LOOP_MAX 2 /* a target and its co-located drafter */
 
-enum sender { THE_PARENT, ANOTHER, N_SENDER };
-
 static struct gr_worker_io *loops[LOOP_MAX]; /* those that run */
 static uint64_t leave_limit_ns;
-static volatile sig_atomic_t told[N_SENDER]; /* it has said that the worker is to end */
+static struct gr_told told;
 static volatile sig_atomic_t follows;
 static unsigned limit_s; /* of one that follows */
 
@@ -34,14 +33,12 @@ static bool leave_loops(uint64_t limit_ns)
 static void on_signal(int number, siginfo_t *info, void *context)
 {
     const bool drains = gr_program_drained_by(number);
-    const enum sender sender = info->si_pid == getppid() ? THE_PARENT : ANOTHER;
     (void)context;
-    if (!drains && told[sender]) {
+    if (!drains && gr_told_by(&told, info->si_pid) == GR_TOLD_AGAIN) {
         signal(number, SIG_DFL);
         raise(number); /* it is delivered when this returns */
         return;
     }
-    told[sender] = told[sender] || !drains;
     if (follows) {
         if (!drains) {
             alarm(limit_s);

@@ -127,6 +127,33 @@ static void test_joined(void **state)
     gr_children_finish(&c, 1000);
 }
 
+/* One that has said that it is to end is not started again, however it ends; what it joined meanwhile is heard, too. */
+static void test_told_to_end(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *command;
+        int status;
+        bool joined;
+    } cases[] = {
+        {"printf '\\0\\0\\0\\0\\1\\0\\0\\0' >&$GRAFT_JOINED_FD; exit 1", 1, false},
+        {"printf '\\1\\0\\0\\0\\1\\0\\0\\0' >&$GRAFT_JOINED_FD; exit 4", 4, true},
+        {"printf '\\1\\0\\0\\0\\1\\0\\0\\0' >&$GRAFT_JOINED_FD; kill -9 $$", 0, true},
+    };
+    const struct gr_child_rule for_ever = {.restart = {.pause_max_ns = 5 * GR_S}, .status_0_ends = true};
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        struct gr_children c;
+        begin(&c, &for_ever, cases[i].command);
+        assert_int_equal(await_end(&c), GR_CHILD_GIVEN_UP);
+        assert_true(gr_children_ends(&c, 0));
+        assert_int_equal(c.child[0].exit_status, cases[i].status);
+        assert_int_equal(c.child[0].restart.worked, cases[i].joined);
+        assert_int_equal(gr_children_restart(&c, gr_clock_ns() + 100 * GR_S), -1);
+        assert_int_equal(c.child[0].pid, 0);
+        gr_children_finish(&c, 1000);
+    }
+}
+
 /* Silent from the second start on, once the reason has been told. */
 static void test_silence(void **state)
 {
@@ -251,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_haste),
         cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_told_to_end),
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_restart_is_tried_again),
         cmocka_unit_test(test_ctrl_c_at_birth),
