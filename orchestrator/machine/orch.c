@@ -53,7 +53,7 @@ enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
 void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config)
 {
     o->config = *config;
-    o->seats.next_number = config->first_number;
+    o->seats.first_number = o->seats.next_number = config->first_number;
     if (o->config.n_session_max == 0 || o->config.n_session_max > (uint32_t)o->n_session_cap) {
         o->config.n_session_max = (uint32_t)o->n_session_cap;
     }

@@ -186,8 +186,8 @@ struct orch_seat {
 struct orch_seats {
     struct orch_seat *seat; /* owned, (n_max); n of them were taken, and the longest unused is given to another */
     int n, n_max;
-    uint64_t next_number; /* 0: none are given */
-    uint64_t due_ns;      /* when a pause is over */
+    uint64_t first_number, next_number; /* 0: none are given */
+    uint64_t due_ns;                    /* when a pause is over */
 };
 
 struct worker {
@@ -349,8 +349,9 @@ uint64_t orch_seat_number(const struct gr_orch *o, uint32_t worker);
 enum gr_quarantine_state orch_seat_standing(const struct gr_orch *o, uint32_t worker);
 /* Is it to get no session where another worker fits? */
 bool orch_seat_is_shunned(const struct gr_orch *o, uint32_t worker);
-/* It gets one, since no other worker fits. */
-void orch_seat_used_all_the_same(struct gr_orch *o, uint32_t worker);
+/* It gets one now, which a line tells where it is shunned: no other worker fits. Before the session counts as its own.
+ */
+void orch_seat_used(struct gr_orch *o, uint32_t worker);
 void orch_seat_failed(struct gr_orch *o, uint32_t worker, enum gr_failure kind);
 void orch_seat_succeeded(struct gr_orch *o, uint32_t worker);
 /* Pauses that are over. Returns when the next one is. */

@@ -122,11 +122,7 @@ static int choose(struct gr_orch *o, const struct session *s, fits_fn *fits, int
         p[i] = place_of(o, (uint32_t)i, fits(o, s, i, target));
         p[i].n_prompt = held != NULL ? held[i] : 0;
     }
-    const int worker = gr_place_choose(p, o->n_worker_max, held != NULL ? o->last_target : o->last_drafter);
-    if (worker >= 0 && p[worker].shunned) {
-        orch_seat_used_all_the_same(o, (uint32_t)worker);
-    }
-    return worker;
+    return gr_place_choose(p, o->n_worker_max, held != NULL ? o->last_target : o->last_drafter);
 }
 
 /* Does one fit? but: a worker that is left out, -1: none. Nothing is chosen. */

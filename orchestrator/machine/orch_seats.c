@@ -38,6 +38,15 @@ static struct orch_seat *seat_of(const struct gr_orch *o, uint32_t worker)
 
 /* ---- who has which ---- */
 
+/* What a worker says of its number is believed so far above the first one that is given here: 146 years of a clock that
+ * was set back, and far below where numbers would begin anew. */
+#define AHEAD_MAX (UINT64_C(1) << 62)
+
+static bool may_have(const struct orch_seats *a, uint64_t number)
+{
+    return a->next_number == 0 || number < a->next_number || number - a->first_number <= AHEAD_MAX;
+}
+
 static int find(const struct orch_seats *a, const struct gr_worker_info *info)
 {
     for (int i = 0; i < a->n; i++) {
@@ -94,6 +103,13 @@ enum gr_status orch_seat_take(struct gr_orch *o, uint32_t worker, const struct g
     if (info->seat[0] == '\0' && info->incarnation == 0) {
         return GR_OK;
     }
+    if (!may_have(a, info->number)) {
+        snprintf(text, GR_MSG_TEXT_MAX,
+                 "it says that its process has number %" PRIu64 ", and none above %" PRIu64
+                 " was given: start it again, so that it gets one",
+                 info->number, a->first_number + AHEAD_MAX);
+        return GR_EINVAL;
+    }
     int i = find(a, info);
     const bool is_old =
         i >= 0 && a->seat[i].process != info->incarnation && info->number != 0 && info->number < a->seat[i].number;
@@ -146,11 +162,11 @@ static void name_worker(const struct gr_orch *o, uint32_t worker, char out[128])
              worker + 1, info->host[0] != '\0' ? info->host : "?", info->pid);
 }
 
-void orch_seat_used_all_the_same(struct gr_orch *o, uint32_t worker)
+void orch_seat_used(struct gr_orch *o, uint32_t worker)
 {
     struct orch_seat *t = seat_of(o, worker);
     char name[128];
-    if (t == NULL || t->told) {
+    if (t == NULL || t->told || !orch_seat_is_shunned(o, worker)) {
         return;
     }
     t->told = true;

@@ -144,6 +144,7 @@ void orch_open(struct gr_orch *o, struct session *s)
         return;
     }
     orch_note_numerics(s, o->worker[target].info.numerics_id);
+    orch_seat_used(o, (uint32_t)target);
     orch_home_choose(s, target);
     send_open(o, s);
 }
@@ -238,6 +239,7 @@ void orch_attach(struct gr_orch *o, struct session *s)
     }
     const int drafter = orch_place_drafter(o, s, s->at.target);
     if (drafter >= 0) {
+        orch_seat_used(o, (uint32_t)drafter);
         attach_to(o, s, drafter);
     } else if (orch_no_drafter_fits(o, s)) {
         orch_with_broke(s, "none of the draft workers that are here is for its model");

@@ -71,11 +71,11 @@ static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const struct gr
     return code;
 }
 
-static enum gr_status refuse_model(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
-                                   const char *text)
+static enum gr_status refuse_worker(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
+                                    enum gr_status code, const char *text)
 {
     o->totals.workers_refused++;
-    return refuse(o, worker, info, GR_EMISMATCH, text);
+    return refuse(o, worker, info, code, text);
 }
 
 static enum gr_status refuse_replaced(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
@@ -174,11 +174,12 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
     }
     o->now_ns = now_ns;
     if (info->role == GR_WORKER_TARGET && orch_model_is_taken(o, info, text)) {
-        return refuse_model(o, worker, info, text);
+        return refuse_worker(o, worker, info, GR_EMISMATCH, text);
     }
     int seat = -1;
-    if (orch_seat_take(o, worker, info, &seat, text) != GR_OK) {
-        return refuse_replaced(o, worker, info, text);
+    const enum gr_status st = orch_seat_take(o, worker, info, &seat, text);
+    if (st != GR_OK) {
+        return st == GR_ECANCELED ? refuse_replaced(o, worker, info, text) : refuse_worker(o, worker, info, st, text);
     }
     end_predecessor(o, worker, seat);
     o->totals.workers_joined[info->role]++;

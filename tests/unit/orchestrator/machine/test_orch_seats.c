@@ -82,6 +82,29 @@ static void test_numbers_rise(void **state)
     destroy_fleet(f);
 }
 
+/* What a worker says of its number does not bring numbers round to where they began: it is refused, and takes nobody's
+ * seat. */
+static void test_numbers_do_not_begin_anew(void **state)
+{
+    (void)state;
+    static const uint64_t too_high[] = {UINT64_MAX, UINT64_MAX - 1, UINT64_MAX / 2, (UINT64_C(1) << 62) + 1001};
+    struct fleet *f = make_judged();
+    come_new(f, 0, GR_WORKER_TARGET, "a");
+    for (size_t i = 0; i < GR_ARRAY_LEN(too_high); i++) {
+        assert_int_equal(come(f, 1, GR_WORKER_TARGET, "a", 500 + i, too_high[i]), GR_EINVAL);
+        assert_non_null(strstr(gr_orch_why(f->orch), "start it again"));
+    }
+    assert_int_equal(gr_orch_n_refused(f->orch), GR_ARRAY_LEN(too_high));
+    assert_non_null(gr_orch_worker(f->orch, 0, NULL));
+    assert_int_equal(come(f, 1, GR_WORKER_TARGET, "b", 600, (UINT64_C(1) << 62) + 1000), GR_OK);
+    come_new(f, 2, GR_WORKER_TARGET, "c");
+    const uint64_t given = status_of(f, 2).number;
+    assert_true(given == (UINT64_C(1) << 62) + 1001);
+    gr_orch_on_lost(f->orch, 2, f->now_ns);
+    assert_int_equal(come(f, 3, GR_WORKER_TARGET, "c", 601, given), GR_OK); /* it was given here */
+    destroy_fleet(f);
+}
+
 /* A process that was frozen comes back after another one has taken its seat, also when it was never noticed missing. */
 static void test_an_old_process_is_refused(void **state)
 {
@@ -211,6 +234,48 @@ static void test_the_last_one_stays_in_use(void **state)
     destroy_fleet(f);
 }
 
+/* Nothing is told of a worker on trial while it has the one session that it gets and others wait, nor for a turn that
+ * the worker cannot take. */
+static void test_what_waits_uses_nobody(void **state)
+{
+    (void)state;
+    struct fleet *f = make_judged();
+    struct gr_session_request q = usual_request(false);
+    const struct gr_worker_info one_slot = {.role = GR_WORKER_TARGET,
+                                            .n_vocab = 100,
+                                            .n_slot = 1,
+                                            .numerics_id = "cpu",
+                                            .incarnation = 99,
+                                            .tokenizer_fingerprint = 7,
+                                            .address = "w:1",
+                                            .seat = "a"};
+    uint64_t first = 0, second = 0, misfit = 0;
+    q.wishes.queues = true;
+    come_new(f, 0, GR_WORKER_TARGET, "a");
+    for (int i = 0; i < 3; i++) {
+        die_and_come_back(f, 0, GR_WORKER_TARGET, "a");
+    }
+    gr_orch_on_lost(f->orch, 0, f->now_ns);
+    f->now_ns += GR_S / 5;
+    assert_int_equal(gr_orch_join(f->orch, 0, &one_slot, f->now_ns), GR_OK);
+    assert_int_equal(standing(f, 0), GR_QUARANTINE_OUT);
+    q.tokenizer_fingerprint = 8;
+    assert_int_equal(gr_orch_submit(f->orch, &q, f->now_ns, &misfit), GR_OK);
+    assert_int_equal(f->n_failed, 1);
+    assert_int_equal(events(f, GR_QUARANTINE_OVERRULED), 0);
+    q.tokenizer_fingerprint = 7;
+    pass(f, 4 * GR_S);
+    assert_int_equal(standing(f, 0), GR_QUARANTINE_TRIAL);
+    assert_int_equal(gr_orch_submit(f->orch, &q, f->now_ns, &first), GR_OK);
+    settle(f);
+    assert_int_equal(gr_orch_submit(f->orch, &q, f->now_ns, &second), GR_OK);
+    settle(f);
+    assert_int_equal(info_of(f, first).target, 0);
+    assert_int_equal(info_of(f, second).state, GR_SESSION_WAITING);
+    assert_int_equal(events(f, GR_QUARANTINE_OVERRULED), 0);
+    destroy_fleet(f);
+}
+
 static void fail_session(struct fleet *f, uint64_t id)
 {
     const struct gr_msg m = {.type = GR_MSG_ERROR,
@@ -324,6 +389,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_rise),
+        cmocka_unit_test(test_numbers_do_not_begin_anew),
         cmocka_unit_test(test_an_old_process_is_refused),
         cmocka_unit_test(test_numbers_outlive_the_orchestrator),
         cmocka_unit_test(test_many_seats),
@@ -333,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_a_text_that_fails_everywhere),
         cmocka_unit_test(test_what_is_no_failure),
         cmocka_unit_test(test_idle_sessions_stay),
+        cmocka_unit_test(test_what_waits_uses_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
