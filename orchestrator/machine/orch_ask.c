@@ -362,6 +362,13 @@ static enum gr_status check_turn(struct gr_orch *o, const struct session *s, con
     return check_len(o, s->model.fingerprint, s->request.tokenizer_fingerprint, keep_len, turn->n_ids);
 }
 
+/* Does the target go on with it that holds it? Where a new session would go to another one, it does as well. */
+static bool stays_at_home(const struct gr_orch *o, const struct session *s)
+{
+    return s->at.target >= 0 && !s->at.open_after_close && orch_is_taking(&o->worker[s->at.target]) &&
+           !orch_shuns_home(o, s);
+}
+
 static enum gr_status append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
 {
     struct session *s = orch_find(o, session);
@@ -376,7 +383,10 @@ static enum gr_status append(struct gr_orch *o, uint64_t session, const struct g
     gr_turn_wishes_copy(&s->request.wishes.turn, &turn->wishes);
     s->request.user = turn->user;
     begin_turn(o, s, keep_len);
-    const bool is_held = s->at.target >= 0 && !s->at.open_after_close && orch_is_taking(&o->worker[s->at.target]);
+    const bool is_held = stays_at_home(o, s);
+    if (is_held) {
+        orch_seat_used(o, (uint32_t)s->at.target);
+    }
     if (is_held && orch_lacks_draft(o, s)) {
         orch_open_over(o, s);
     } else if (is_held) {

@@ -459,6 +459,8 @@ void orch_place_begin(struct gr_orch *o);
 int orch_place_target(struct gr_orch *o, const struct session *s);
 /* Does a target fit it that has not refused it? Nothing is chosen. */
 bool orch_another_fits(const struct gr_orch *o, const struct session *s);
+/* Is the target that holds the session to get none, while another one fits that may? */
+bool orch_shuns_home(const struct gr_orch *o, const struct session *s);
 /* Has a target that was chosen a slot that is not in a turn? */
 bool orch_has_room(const struct gr_orch *o, int worker);
 /* The drafter to attach it to while `target` has it, -1: none fits. */

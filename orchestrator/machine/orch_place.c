@@ -156,6 +156,16 @@ bool orch_another_fits(const struct gr_orch *o, const struct session *s)
     return some_fit(o, s, fits_as_target, -1, -1);
 }
 
+static bool fits_unshunned(const struct gr_orch *o, const struct session *s, int worker, int target)
+{
+    return fits_as_target(o, s, worker, target) && !orch_seat_is_shunned(o, (uint32_t)worker);
+}
+
+bool orch_shuns_home(const struct gr_orch *o, const struct session *s)
+{
+    return orch_seat_is_shunned(o, (uint32_t)s->at.target) && some_fit(o, s, fits_unshunned, -1, -1);
+}
+
 int orch_place_drafter(struct gr_orch *o, const struct session *s, int target)
 {
     const int drafter = choose(o, s, fits_as_drafter, target, NULL);

@@ -363,6 +363,101 @@ static void test_what_is_no_failure(void **state)
     destroy_fleet(f);
 }
 
+/* Turns fail at worker 0 until it is out, while an idle session is held there. */
+static uint64_t hold_where_turns_fail(struct fleet *f, bool queues)
+{
+    struct gr_session_request q = usual_request(true);
+    uint64_t id = 0;
+    q.wishes.queues = queues;
+    come_new(f, 0, GR_WORKER_TARGET, "a");
+    assert_int_equal(gr_orch_submit(f->orch, &q, f->now_ns, &id), GR_OK);
+    settle(f);
+    end_turn(f, id);
+    settle(f);
+    for (int i = 0; i < 3; i++) {
+        const uint64_t bad = open_session(f, false);
+        settle(f);
+        fail_session(f, bad);
+        f->now_ns += GR_S / 5;
+    }
+    assert_int_equal(standing(f, 0), GR_QUARANTINE_OUT);
+    assert_int_equal(info_of(f, id).target, 0);
+    return id;
+}
+
+/* The next turn of an idle session goes where a new one would: from a worker that is to get none to another one, with
+ * its text. */
+static void test_the_next_turn_leaves_a_bad_home(void **state)
+{
+    (void)state;
+    struct fleet *f = make_judged();
+    const uint64_t id = hold_where_turns_fail(f, false);
+    come_new(f, 1, GR_WORKER_TARGET, "b");
+    append(f, id);
+    settle(f);
+    assert_int_equal(info_of(f, id).target, 1);
+    assert_int_equal(info_of(f, id).state, GR_SESSION_RUNNING);
+    assert_int_equal(info_of(f, id).epoch, 2);
+    assert_int_equal(f->len[id], 5); /* three of the prompt, one that was generated, one appended */
+    assert_int_equal(held_by(f, 0), 0);
+    assert_int_equal(events(f, GR_QUARANTINE_OVERRULED), 0);
+    end_turn(f, id);
+    settle(f);
+    append(f, id); /* and stays there */
+    settle(f);
+    assert_int_equal(info_of(f, id).target, 1);
+    assert_int_equal(info_of(f, id).epoch, 2);
+    destroy_fleet(f);
+}
+
+/* Where no other one fits it stays, as a new one would come, which a line tells; its text is not computed again. */
+static void test_the_next_turn_stays_where_nobody_else_is(void **state)
+{
+    (void)state;
+    struct fleet *f = make_judged();
+    const uint64_t id = hold_where_turns_fail(f, false);
+    const uint32_t n_open = f->n_open[0];
+    const uint64_t before = events(f, GR_QUARANTINE_OVERRULED);
+    append(f, id);
+    settle(f);
+    assert_int_equal(info_of(f, id).target, 0);
+    assert_int_equal(info_of(f, id).state, GR_SESSION_RUNNING);
+    assert_int_equal(info_of(f, id).epoch, 1);
+    assert_int_equal(f->n_open[0], n_open);
+    assert_int_equal(events(f, GR_QUARANTINE_OVERRULED), before + 1);
+    end_turn(f, id);
+    settle(f);
+    assert_int_equal(standing(f, 0), GR_QUARANTINE_GOOD);
+    destroy_fleet(f);
+}
+
+/* It waits in the queue for a slot of the other one, as a new one does. */
+static void test_the_next_turn_waits_for_a_slot_elsewhere(void **state)
+{
+    (void)state;
+    struct fleet *f = make_judged();
+    uint64_t busy[8];
+    const uint64_t id = hold_where_turns_fail(f, true);
+    come_new(f, 1, GR_WORKER_TARGET, "b"); /* eight slots */
+    for (int i = 0; i < 8; i++) {
+        busy[i] = open_session(f, false);
+        settle(f);
+        assert_int_equal(info_of(f, busy[i]).target, 1);
+    }
+    append(f, id);
+    settle(f);
+    (void)gr_orch_step(f->orch, f->now_ns);
+    assert_int_equal(info_of(f, id).state, GR_SESSION_WAITING);
+    assert_int_equal(f->place[id], 1);
+    end_turn(f, busy[0]);
+    settle(f);
+    (void)gr_orch_step(f->orch, f->now_ns);
+    settle(f);
+    assert_int_equal(info_of(f, id).target, 1);
+    assert_int_equal(info_of(f, id).state, GR_SESSION_RUNNING);
+    destroy_fleet(f);
+}
+
 /* Idle sessions do not move to a worker that is to get none. */
 static void test_idle_sessions_stay(void **state)
 {
@@ -400,6 +495,9 @@ int main(void)
         cmocka_unit_test(test_what_is_no_failure),
         cmocka_unit_test(test_idle_sessions_stay),
         cmocka_unit_test(test_what_waits_uses_nobody),
+        cmocka_unit_test(test_the_next_turn_leaves_a_bad_home),
+        cmocka_unit_test(test_the_next_turn_stays_where_nobody_else_is),
+        cmocka_unit_test(test_the_next_turn_waits_for_a_slot_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
