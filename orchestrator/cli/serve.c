@@ -30,6 +30,7 @@
 
 #define GRACE_MS 3000 /* children that have not ended so long after they were told to are killed */
 #define NEVER UINT64_MAX
+#define DISK_LEAST_NS (2 * GR_S) /* the journal's disk is waited for so long at the end, whoever is in haste */
 #define READER_MS 100 /* how often a ready file that is a FIFO is looked at for its reader: nothing else tells */
 
 /* The rule of --quarantine (docs/outages.md). */
@@ -52,6 +53,7 @@ struct serve {
     struct gr_expect expect;
     uint64_t expect_end_ns; /* who is expected must be here by then; NEVER: they were, or nobody is */
     uint64_t drain_end_ns;  /* turns are finished until then; NEVER */
+    uint64_t disk_end_ns;   /* the journal's disk is waited for until then; 0: nobody has waited yet */
     uint64_t idle_since_ns; /* no turn and no client since then; 0: not so, or there was no turn yet */
     bool served;            /* there was a turn */
     bool draining;
@@ -222,11 +224,23 @@ static void on_stop(void *ctx)
     drain_for(ctx, true);
 }
 
+/* How long the journal's disk is waited for at the end: as long as turns are, and a little longer where their time is
+ * over. */
+static uint64_t disk_end_ns(struct serve *s)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    if (s->disk_end_ns == 0) {
+        const uint64_t end_ns = s->drain_end_ns != NEVER ? s->drain_end_ns : now_ns + (uint64_t)s->o.drain_timeout;
+        s->disk_end_ns = s->at_once ? now_ns + DISK_LEAST_NS : GR_MAX(end_ns, now_ns + DISK_LEAST_NS);
+    }
+    return s->disk_end_ns;
+}
+
 /* What clients are told leaves. */
 static void let_leave(struct serve *s)
 {
     if (s->keeper != NULL) {
-        gr_keeper_flush(s->keeper, gr_clock_ns());
+        s->failed = gr_keeper_flush(s->keeper, gr_clock_ns(), disk_end_ns(s)) != GR_OK || s->failed;
     }
     gr_hub_pump(s->hub, 0, -1);
 }
@@ -564,7 +578,7 @@ static void finish(struct serve *s)
     gr_serve_http_close(&s->http);
     gr_hub_end(s->hub, &s->children, !s->at_once, GRACE_MS);
     gr_desk_destroy(s->desk);
-    gr_keeper_destroy(s->keeper);
+    s->failed = gr_keeper_destroy(s->keeper, disk_end_ns(s)) != GR_OK || s->failed;
     if (s->poll_fd >= 0) {
         close(s->poll_fd);
     }

@@ -1,15 +1,18 @@
 #include "orchestrator/journal/journal.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/journal/folder.h"
 #include "orchestrator/journal/segment.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #define TOLD_MAX 20 /* damaged sessions that have a line each */
@@ -40,6 +43,10 @@ struct gr_journal {
     uint64_t last_seq, last_session;
     size_t n_segment; /* bytes of the segment that records are added to */
     bool ending;
+    bool done;      /* the thread ends */
+    bool abandoned; /* nobody waits for that: the thread frees the journal */
+    pthread_cond_t is_done;
+    bool told_late; /* the opener's: a line has said that the disk has not done in time */
     _Atomic uint64_t synced;
     _Atomic bool failed;
 };
@@ -113,6 +120,60 @@ enum gr_status gr_journal_add(struct gr_journal *j, const struct gr_record *r, u
     return st;
 }
 
+bool gr_journal_has_room(struct gr_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    const bool has_room = !j->failed && j->waiting.n < GR_JOURNAL_WAITING_MAX / 2;
+    pthread_mutex_unlock(&j->lock);
+    return has_room;
+}
+
+static uint64_t last_added(struct gr_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    const uint64_t seq = j->last_seq;
+    pthread_mutex_unlock(&j->lock);
+    return seq;
+}
+
+static enum gr_status is_late(struct gr_journal *j)
+{
+    if (!j->told_late) {
+        log_error("journal: the disk has not synced records %" PRIu64 " to %" PRIu64
+                  " in time, and is not waited for any "
+                  "more: no client was told of them, and whether the next server finds them is not known",
+                  gr_journal_synced(j) + 1, last_added(j));
+    }
+    j->told_late = true;
+    return GR_ETIMEDOUT;
+}
+
+/* -1: without a limit. */
+static int ms_left(uint64_t deadline_ns)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    if (deadline_ns == UINT64_MAX) {
+        return -1;
+    }
+    return deadline_ns <= now_ns ? 0 : (int)GR_MIN((deadline_ns - now_ns) / GR_MS + 1, (uint64_t)INT_MAX);
+}
+
+enum gr_status gr_journal_wait(struct gr_journal *j, uint64_t seq, uint64_t deadline_ns)
+{
+    while (gr_journal_synced(j) < seq && !gr_journal_has_failed(j)) {
+        struct pollfd p = {.fd = j->event_fd, .events = POLLIN};
+        uint64_t count = 0;
+        const int wait_ms = ms_left(deadline_ns);
+        if (wait_ms == 0) {
+            return is_late(j);
+        }
+        (void)poll(&p, 1, wait_ms);
+        const ssize_t got = read(p.fd, &count, sizeof(count));
+        (void)got; /* whether it was readable or not */
+    }
+    return gr_journal_synced(j) >= seq ? GR_OK : GR_EIO;
+}
+
 uint64_t gr_journal_synced(const struct gr_journal *j)
 {
     return j->synced;
@@ -178,6 +239,21 @@ static void tell(struct gr_journal *j)
     (void)n; /* full: whoever reads it is woken all the same */
 }
 
+static void destroy(struct gr_journal *j);
+
+/* Whoever comes last of the thread and gr_journal_close_by() frees it. */
+static void end_thread(struct gr_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    j->done = true;
+    const bool is_last = j->abandoned;
+    pthread_cond_signal(&j->is_done);
+    pthread_mutex_unlock(&j->lock);
+    if (is_last) {
+        destroy(j);
+    }
+}
+
 static void *run(void *ctx)
 {
     struct gr_journal *j = ctx;
@@ -190,6 +266,7 @@ static void *run(void *ctx)
         }
         tell(j);
     }
+    end_thread(j);
     return NULL;
 }
 
@@ -263,6 +340,17 @@ static enum gr_status start(struct gr_journal *j, const struct gr_journal_config
     return GR_OK;
 }
 
+static void init_locks(struct gr_journal *j)
+{
+    pthread_condattr_t a;
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_cond_init(&j->more, NULL);
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&j->is_done, &a);
+    pthread_condattr_destroy(&a);
+}
+
 enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr_journal **out)
 {
     struct gr_journal *j = calloc(1, sizeof(*j));
@@ -270,8 +358,7 @@ enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr
         log_error("out of memory");
         return GR_ENOMEM;
     }
-    pthread_mutex_init(&j->lock, NULL);
-    pthread_cond_init(&j->more, NULL);
+    init_locks(j);
     j->folder.fd = j->event_fd = j->segment.fd = -1;
     j->segment.files = config->files != NULL ? config->files : &gr_journal_system_files;
     j->segment_bytes = config->segment_bytes > 0 ? config->segment_bytes : GR_JOURNAL_SEGMENT_BYTES;
@@ -296,23 +383,71 @@ static void seal(struct gr_journal *j)
     pthread_mutex_unlock(&j->lock);
 }
 
-void gr_journal_close(struct gr_journal *j)
+static void destroy(struct gr_journal *j)
 {
-    if (j == NULL) {
-        return;
-    }
-    if (j->started) {
-        seal(j);
-        pthread_join(j->thread, NULL);
-    }
     gr_segment_close(&j->segment);
     gr_journal_folder_close(&j->folder);
     if (j->event_fd >= 0) {
         close(j->event_fd);
     }
     pthread_cond_destroy(&j->more);
+    pthread_cond_destroy(&j->is_done);
     pthread_mutex_destroy(&j->lock);
     free(j->waiting.p);
     free(j->writing.p);
     free(j);
+}
+
+/* False: the thread goes on with the journal, which is not the caller's any more. */
+static bool await_thread(struct gr_journal *j, uint64_t deadline_ns)
+{
+    const struct timespec at = {.tv_sec = (time_t)(deadline_ns / GR_S), .tv_nsec = (long)(deadline_ns % GR_S)};
+    int late = 0;
+    pthread_mutex_lock(&j->lock);
+    while (!j->done && late == 0) {
+        late = deadline_ns == UINT64_MAX ? pthread_cond_wait(&j->is_done, &j->lock)
+                                         : pthread_cond_timedwait(&j->is_done, &j->lock, &at);
+    }
+    const bool done = j->done;
+    pthread_mutex_unlock(&j->lock);
+    return done;
+}
+
+/* The thread is at a call that does not return. False: it has ended all the same. */
+static bool abandon(struct gr_journal *j)
+{
+    const pthread_t thread = j->thread;
+    pthread_mutex_lock(&j->lock);
+    const bool done = j->done;
+    j->abandoned = !done;
+    pthread_mutex_unlock(&j->lock); /* from here on the journal is the thread's */
+    if (!done) {
+        pthread_detach(thread);
+    }
+    return !done;
+}
+
+enum gr_status gr_journal_close_by(struct gr_journal *j, uint64_t deadline_ns)
+{
+    if (j == NULL) {
+        return GR_OK;
+    }
+    if (j->started) {
+        seal(j);
+        if (!await_thread(j, deadline_ns)) {
+            const enum gr_status st = is_late(j);
+            if (abandon(j)) {
+                return st;
+            }
+        }
+        pthread_join(j->thread, NULL);
+    }
+    destroy(j);
+    return GR_OK;
+}
+
+void gr_journal_close(struct gr_journal *j)
+{
+    const enum gr_status st = gr_journal_close_by(j, UINT64_MAX);
+    (void)st; /* it was waited for */
 }

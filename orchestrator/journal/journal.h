@@ -31,10 +31,18 @@ struct gr_journal_config {
 GR_NODISCARD enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr_journal **out);
 /* Waits until all is durable, or has failed. */
 void gr_journal_close(struct gr_journal *j);
+/* The same, until then at the latest (gr_clock_ns(); UINT64_MAX: without a limit). GR_ETIMEDOUT: the disk has not done
+ * it; one line says of which records, and the journal's thread is left with what it is at. NULL is legal. */
+enum gr_status gr_journal_close_by(struct gr_journal *j, uint64_t deadline_ns);
 
 /* A record of a session, the number-th of it. r: session, number, kind and body; the rest is the journal's. seq_out may
  * be NULL. GR_EIO: it has failed (logged when it did); GR_AGAIN: too much waits for the disk. */
 GR_NODISCARD enum gr_status gr_journal_add(struct gr_journal *j, const struct gr_record *r, uint64_t *seq_out);
+/* Is there room for a record that need not be written now? Others have as much again. */
+bool gr_journal_has_room(struct gr_journal *j);
+/* Waits until records up to this one are durable; GR_EIO: or the journal has failed; GR_ETIMEDOUT: or it is so late
+ * (gr_clock_ns(); UINT64_MAX: without a limit), which one line says, once. Reads the event descriptor empty. */
+GR_NODISCARD enum gr_status gr_journal_wait(struct gr_journal *j, uint64_t seq, uint64_t deadline_ns);
 /* Records up to this one are durable. Any thread. */
 uint64_t gr_journal_synced(const struct gr_journal *j);
 /* Nothing is added any more. Any thread. */

@@ -259,11 +259,20 @@ enum gr_status gr_ledger_apply(struct gr_ledger *l, const struct gr_msg *m)
     }
 }
 
-void gr_ledger_count(struct gr_ledger *l, uint64_t session)
+void gr_ledger_count(struct gr_ledger *l, uint64_t session, uint64_t seq)
 {
     struct gr_ledger_session *s = find(l, session);
     if (s != NULL) {
         s->n_record++;
+        s->last_seq = seq;
+    }
+}
+
+void gr_ledger_take_back(struct gr_ledger *l, uint64_t session, uint32_t len)
+{
+    struct gr_ledger_session *s = find(l, session);
+    if (s != NULL && s->state == GR_LEDGER_TURN) {
+        gr_transcript_cut(&s->text, len);
     }
 }
 
@@ -285,6 +294,15 @@ void gr_ledger_damage(void *ledger, uint64_t session)
 {
     enum gr_status st = damage(ledger, session);
     (void)st; /* logged; the session is then one that is not there */
+}
+
+void gr_ledger_give_up(struct gr_ledger *l, uint64_t session)
+{
+    struct gr_ledger_session *s = find(l, session);
+    if (s != NULL && s->state != GR_LEDGER_DAMAGED) {
+        gr_ledger_damage(l, session);
+        s->unwritten = true;
+    }
 }
 
 static enum gr_status take_body(struct gr_ledger *l, const struct gr_record *r)
@@ -312,7 +330,7 @@ enum gr_status gr_ledger_take(void *ledger, const struct gr_record *r)
                  r->session, (unsigned long long)r->number);
         return damage(l, r->session);
     }
-    gr_ledger_count(l, r->session);
+    gr_ledger_count(l, r->session, r->seq);
     return st;
 }
 

@@ -25,6 +25,8 @@ enum gr_ledger_state {
 struct gr_ledger_session {
     uint64_t id;
     uint64_t n_record; /* that are about it */
+    uint64_t last_seq; /* number of the last of them in the journal */
+    bool unwritten;    /* DAMAGED: by nothing but that this process could not journal it any more */
     enum gr_ledger_state state;
     uint32_t epoch;
     uint32_t turn;               /* its number, from 1 */
@@ -50,8 +52,15 @@ void gr_ledger_destroy(struct gr_ledger *l);
  * logged), which is as it was; GR_ELIMIT: there are too many sessions (logged); GR_ENOMEM: logged, and the session is
  * not to be used. */
 GR_NODISCARD enum gr_status gr_ledger_apply(struct gr_ledger *l, const struct gr_msg *m);
-/* A record is on its way to the journal, or was read from it: its session's next one has the next number. */
-void gr_ledger_count(struct gr_ledger *l, uint64_t session);
+/* A record is on its way to the journal, or was read from it, as number seq: its session's next one has the next
+ * number.
+ */
+void gr_ledger_count(struct gr_ledger *l, uint64_t session, uint64_t seq);
+/* The journal did not get what was applied last: tokens of a turn, of which so many were there before. They can be
+ * noted later. */
+void gr_ledger_take_back(struct gr_ledger *l, uint64_t session, uint32_t len);
+/* The same, of what cannot be taken back: the session is damaged here, and the next process has it as it was before. */
+void gr_ledger_give_up(struct gr_ledger *l, uint64_t session);
 
 /* For gr_journal_config (journal.h), ctx is the ledger: a record that was read. One that does not fit damages its
  * session, with a warning. GR_ELIMIT, GR_ENOMEM: logged. */

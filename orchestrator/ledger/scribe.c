@@ -29,23 +29,24 @@ enum gr_status gr_scribe_create(const char *path, const struct gr_journal_files 
     }
     const enum gr_status st = open_all(s, path, files);
     if (st != GR_OK) {
-        gr_scribe_destroy(s);
+        const enum gr_status ended = gr_scribe_destroy(s, UINT64_MAX);
+        (void)ended; /* it was not opened */
         return st;
     }
     *out = s;
     return GR_OK;
 }
 
-void gr_scribe_destroy(struct gr_scribe *s)
+enum gr_status gr_scribe_destroy(struct gr_scribe *s, uint64_t deadline_ns)
 {
-    if (s != NULL) {
-        if (s->journal != NULL) {
-            gr_journal_close(s->journal);
-        }
-        gr_ledger_destroy(s->ledger);
-        free(s->body);
-        free(s);
+    if (s == NULL) {
+        return GR_OK;
     }
+    const enum gr_status st = gr_journal_close_by(s->journal, deadline_ns);
+    gr_ledger_destroy(s->ledger);
+    free(s->body);
+    free(s);
+    return st;
 }
 
 static enum gr_status apply(struct gr_scribe *s, const struct gr_msg *m)
@@ -65,8 +66,10 @@ static void forget(struct gr_scribe *s, const struct gr_msg *m)
     if (m->type == GR_MSG_OPEN) {
         enum gr_status st = gr_ledger_apply(s->ledger, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = m->session});
         (void)st; /* it is there */
+    } else if (m->type == GR_MSG_COMMIT) {
+        gr_ledger_take_back(s->ledger, m->session, m->commit.keep_len);
     } else if (m->type != GR_MSG_CLOSED) {
-        gr_ledger_damage(s->ledger, m->session);
+        gr_ledger_give_up(s->ledger, m->session);
     }
 }
 
@@ -79,13 +82,22 @@ enum gr_status gr_scribe_note(struct gr_scribe *s, const struct gr_msg *m, uint6
     GR_TRY(apply(s, m));
     const struct gr_record r = {
         .session = m->session, .number = number, .kind = GR_LEDGER_KIND, .n_body = (uint32_t)n, .body = s->body};
-    const enum gr_status st = gr_journal_add(s->journal, &r, seq_out);
+    uint64_t seq = 0;
+    const enum gr_status st = gr_journal_add(s->journal, &r, &seq);
     if (st != GR_OK) {
         forget(s, m);
         return st;
     }
-    gr_ledger_count(s->ledger, m->session);
+    gr_ledger_count(s->ledger, m->session, seq);
+    if (seq_out != NULL) {
+        *seq_out = seq;
+    }
     return GR_OK;
+}
+
+void gr_scribe_give_up(struct gr_scribe *s, uint64_t session)
+{
+    gr_ledger_give_up(s->ledger, session);
 }
 
 struct gr_journal *gr_scribe_journal(struct gr_scribe *s)

@@ -7,7 +7,6 @@
 #include "orchestrator/machine/place_set.h"
 #include "orchestrator/server/outbox.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,21 +60,24 @@ enum gr_status gr_keeper_create(const struct gr_keeper_config *c, struct gr_keep
              "the journal of this server has failed (its log says why): no turn begins until it is started again");
     const enum gr_status st = create(k);
     if (st != GR_OK) {
-        gr_keeper_destroy(k);
+        const enum gr_status ended = gr_keeper_destroy(k, UINT64_MAX);
+        (void)ended; /* nothing was noted */
         return st;
     }
     *out = k;
     return GR_OK;
 }
 
-void gr_keeper_destroy(struct gr_keeper *k)
+enum gr_status gr_keeper_destroy(struct gr_keeper *k, uint64_t deadline_ns)
 {
-    if (k != NULL) {
-        gr_scribe_destroy(k->scribe);
-        gr_outbox_destroy(k->outbox);
-        gr_place_set_destroy(&k->cut);
-        free(k);
+    if (k == NULL) {
+        return GR_OK;
     }
+    const enum gr_status st = gr_scribe_destroy(k->scribe, deadline_ns);
+    gr_outbox_destroy(k->outbox);
+    gr_place_set_destroy(&k->cut);
+    free(k);
+    return st;
 }
 
 /* ---- what is noted ---- */
@@ -112,6 +114,15 @@ static bool put_tokens(struct gr_keeper *k, const struct gr_ledger_session *s)
     return put(k, &m);
 }
 
+/* What has to be in the journal now, and is not: nothing more of the session may follow it. */
+static bool required(struct gr_keeper *k, const struct gr_ledger_session *s, bool noted)
+{
+    if (!noted) {
+        gr_scribe_give_up(k->scribe, s->id);
+    }
+    return noted;
+}
+
 static bool is_same(const struct gr_ledger_session *s, const struct gr_msg_kept *m)
 {
     return s->epoch == m->epoch && s->turn == m->turn && s->turn_base == m->turn_base && s->turn_len == m->turn_len &&
@@ -126,7 +137,7 @@ static bool put_kept(struct gr_keeper *k, const struct gr_ledger_session *s)
         return true;
     }
     memcpy(m.kept.idempotency_key, s->idempotency_key, sizeof(m.kept.idempotency_key));
-    return put_tokens(k, s) && put(k, &m);
+    return required(k, s, put_tokens(k, s)) && put(k, &m);
 }
 
 static bool put_append(struct gr_keeper *k, const struct gr_ledger_session *s, const struct gr_msg *m)
@@ -161,7 +172,7 @@ static bool put_finished(struct gr_keeper *k, const struct gr_ledger_session *s,
 {
     struct gr_msg f = *m;
     const bool was_over = s->state == GR_LEDGER_OVER;
-    if (!put_tokens(k, s)) {
+    if (!required(k, s, put_tokens(k, s))) {
         return false;
     }
     f.finished.n_token = GR_MIN(m->finished.n_token, s->text.len);
@@ -215,16 +226,31 @@ static const char *refuses(void *ctx)
     return gr_journal_has_failed(gr_scribe_journal(k->scribe)) ? k->why : NULL;
 }
 
+/* NULL: its text can be told. Not where the next process would tell another one: what the disk did not take before the
+ * journal failed is in this process alone. */
+static const char *why_unreadable(const struct gr_keeper *k, const struct gr_ledger_session *s)
+{
+    const struct gr_journal *j = gr_scribe_journal(k->scribe);
+    if (s == NULL) {
+        return "it is not open here, and no answer of it is kept";
+    }
+    if (s->unwritten || (gr_journal_has_failed(j) && s->last_seq > gr_journal_synced(j))) {
+        return "the journal did not take what became of it last, so that is not told; a server that is started again "
+               "on "
+               "the journal has it as it was before";
+    }
+    return s->state == GR_LEDGER_DAMAGED
+               ? "records of it in the journal are damaged or lost, so its text cannot be told"
+               : NULL;
+}
+
 static const char *read_text(void *ctx, uint64_t session, struct gr_msg *out)
 {
     struct gr_keeper *k = ctx;
     const struct gr_ledger_session *s = gr_ledger_find(gr_scribe_ledger(k->scribe), session);
-    if (s == NULL || s->state == GR_LEDGER_DAMAGED) {
-        snprintf(k->wrong, sizeof(k->wrong),
-                 s == NULL ? "no session %" GR_SESSION_ID_PRI " is open here, and no answer of it is kept"
-                           : "session %" GR_SESSION_ID_PRI ": records of it in the journal are damaged or lost, so its "
-                             "text cannot be told",
-                 session);
+    const char *wrong = why_unreadable(k, s);
+    if (wrong != NULL) {
+        snprintf(k->wrong, sizeof(k->wrong), "session %" GR_SESSION_ID_PRI ": %s", session, wrong);
         return k->wrong;
     }
     out->read_text.epoch = s->epoch;
@@ -388,10 +414,12 @@ static uint64_t close_over(struct gr_keeper *k)
     return k->n_over > 0 ? k->over[k->first].due_ns : UINT64_MAX;
 }
 
-/* Nobody waits for these records. Returns when the next are due; UINT64_MAX: no turn goes on. */
+/* Nobody waits for these records: where the disk is behind, they are left for another time. Returns when the next are
+ * due; UINT64_MAX: no turn goes on. */
 static uint64_t put_running(struct gr_keeper *k)
 {
     const struct gr_ledger *l = gr_scribe_ledger(k->scribe);
+    struct gr_journal *j = gr_scribe_journal(k->scribe);
     bool some = false;
     if (k->now_ns < k->note_ns) {
         return k->note_ns;
@@ -399,7 +427,9 @@ static uint64_t put_running(struct gr_keeper *k)
     for (uint32_t i = 0; i < gr_ledger_n(l); i++) {
         const struct gr_ledger_session *s = gr_ledger_at(l, i);
         some = some || s->state == GR_LEDGER_TURN;
-        (void)put_tokens(k, s); /* logged */
+        if (gr_journal_has_room(j)) {
+            (void)put_tokens(k, s); /* logged */
+        }
     }
     k->note_ns = k->now_ns + NOTE_NS;
     return some ? k->note_ns : UINT64_MAX;
@@ -424,15 +454,9 @@ uint64_t gr_keeper_run(struct gr_keeper *k, uint64_t now_ns)
     return GR_MIN(over_ns, note_ns);
 }
 
-void gr_keeper_flush(struct gr_keeper *k, uint64_t now_ns)
+enum gr_status gr_keeper_flush(struct gr_keeper *k, uint64_t now_ns, uint64_t deadline_ns)
 {
-    const struct gr_journal *j = gr_scribe_journal(k->scribe);
-    while (gr_journal_synced(j) < k->last_seq && !gr_journal_has_failed(j)) {
-        struct pollfd p = {.fd = gr_journal_fd(j), .events = POLLIN};
-        uint64_t count = 0;
-        (void)poll(&p, 1, -1);
-        const ssize_t got = read(p.fd, &count, sizeof(count));
-        (void)got;
-    }
+    const enum gr_status st = gr_journal_wait(gr_scribe_journal(k->scribe), k->last_seq, deadline_ns);
     (void)gr_keeper_run(k, now_ns);
+    return st == GR_ETIMEDOUT ? st : GR_OK; /* that it has failed was told */
 }

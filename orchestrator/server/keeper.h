@@ -24,8 +24,9 @@ struct gr_keeper_config {
 
 /* Opens the journal and reads it. Logged: as gr_scribe_create() returns. */
 GR_NODISCARD enum gr_status gr_keeper_create(const struct gr_keeper_config *c, struct gr_keeper **out);
-/* Waits until all is durable, or has failed. NULL is legal. */
-void gr_keeper_destroy(struct gr_keeper *k);
+/* Waits until all is durable, or has failed, until then at the latest (gr_clock_ns(); UINT64_MAX: without a limit).
+ * GR_ETIMEDOUT: logged. NULL is legal. */
+enum gr_status gr_keeper_destroy(struct gr_keeper *k, uint64_t deadline_ns);
 
 /* The desk's part of it; orch (borrowed): where its sessions are. Before the first session. */
 struct gr_desk_keeper gr_keeper_serve(struct gr_keeper *k, const struct gr_orch *orch);
@@ -40,7 +41,8 @@ int gr_keeper_fd(const struct gr_keeper *k);
 /* What has become durable is told; answers whose time is over are closed. Returns when to call again at the latest;
  * UINT64_MAX. */
 uint64_t gr_keeper_run(struct gr_keeper *k, uint64_t now_ns);
-/* The same, after waiting until all that was noted is durable, or has failed. */
-void gr_keeper_flush(struct gr_keeper *k, uint64_t now_ns);
+/* The same, after waiting until all that was noted is durable, or has failed. GR_ETIMEDOUT: the disk has not done it by
+ * then (gr_clock_ns(); UINT64_MAX: without a limit), which one line says; what waits for it is not told. */
+enum gr_status gr_keeper_flush(struct gr_keeper *k, uint64_t now_ns, uint64_t deadline_ns);
 
 #endif

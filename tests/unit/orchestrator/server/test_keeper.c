@@ -109,7 +109,7 @@ static void start(struct place *p)
 static void end(struct place *p)
 {
     destroy(p->w);
-    gr_keeper_destroy(p->k);
+    assert_int_equal(gr_keeper_destroy(p->k, UINT64_MAX), GR_OK);
 }
 
 static int make_place(void **state)
@@ -150,7 +150,7 @@ static void ask_open(struct place *p, uint32_t client, bool keep_open)
 /* What is durable is told. */
 static void flush(struct place *p)
 {
-    gr_keeper_flush(p->k, p->w->now_ns);
+    assert_int_equal(gr_keeper_flush(p->k, p->w->now_ns, UINT64_MAX), GR_OK);
 }
 
 static struct gr_msg read_text(struct place *p, uint64_t session)
@@ -335,14 +335,156 @@ static void test_an_end_that_is_not_written(void **state)
     end(p);
 }
 
+/* ---- a disk that does not keep up ---- */
+
+/* Openings of sessions that only the journal knows, n_byte of them, or as much as it takes: first with long prompts and
+ * then with shorter ones, and closings in the end, than which no record is shorter. */
+static void fill_journal(struct place *p, size_t n_byte)
+{
+    enum { N_LONG = 400000, ID_BYTES = 5 };
+    const struct gr_desk_keeper k = gr_keeper_serve(p->k, p->w->orch);
+    int32_t *prompt = malloc(N_LONG * sizeof(*prompt));
+    uint64_t session = 1000;
+    size_t sent = 0;
+    assert_non_null(prompt);
+    for (uint32_t i = 0; i < N_LONG; i++) {
+        prompt[i] = 100000; /* as many bytes as ID_BYTES in a message */
+    }
+    for (uint32_t n = N_LONG; n > 0 && sent < n_byte; n /= 10) {
+        int32_t segments[] = {0, (int32_t)n};
+        const struct gr_msg_open open = {.epoch = 1,
+                                         .ids = {prompt, n},
+                                         .segments = {segments, 2},
+                                         .wishes = {.turn = {.max_tokens = 9}, .sampling = {.top_p = 1.0}}};
+        bool taken = true;
+        while (taken && sent < n_byte) {
+            taken = k.note(k.ctx, &(struct gr_msg){.type = GR_MSG_OPEN, .session = session++, .open = open});
+            sent += taken ? (size_t)ID_BYTES * n : 0;
+        }
+    }
+    for (uint64_t i = 1000; sent < n_byte; i++) {
+        assert_true(i < session);
+        if (!k.note(k.ctx, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = i})) {
+            break;
+        }
+    }
+    free(prompt);
+}
+
+/* Tokens of a turn that goes on are left out where the disk is behind: nothing is lost by that, and the turn's end is
+ * written and told as ever. */
+static void test_tokens_wait_for_a_slow_disk(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    const uint64_t id = begin(p, true);
+    flush(p);
+    set_disk(true, false);
+    fill_journal(p, 40u << 20); /* more than half of what may wait, and not all */
+    commit(p->w, 10, 3, GR_FINISH_NONE);
+    for (int i = 0; i < 5; i++) {
+        p->w->now_ns += 2 * GR_S;
+        (void)gr_keeper_run(p->k, p->w->now_ns);
+    }
+    assert_int_equal(told.n_msg[0][GR_MSG_COMMIT], 1);
+    commit(p->w, 13, 1, GR_FINISH_STOP);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 0);
+    set_disk(false, false);
+    flush(p);
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_STOP);
+    assert_int_equal(read_text(p, id).read_text.ids.n, 7);
+    end(p);
+}
+
+/* Where nothing more may wait for the disk an end is told as an error, and not as one: the next process has the turn go
+ * on. Meanwhile nobody is told of a text that it would not tell. */
+static void test_an_end_for_which_there_is_no_room(void **state)
+{
+    struct place *p = *state;
+    struct gr_msg m = {.type = GR_MSG_READ};
+    start(p);
+    const uint64_t id = begin(p, true);
+    flush(p);
+    set_disk(true, false);
+    fill_journal(p, SIZE_MAX);
+    commit(p->w, 10, 3, GR_FINISH_NONE);
+    commit(p->w, 13, 1, GR_FINISH_STOP);
+    set_disk(false, false);
+    flush(p);
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_ERROR);
+    m.session = id;
+    ask(p, 1, &m);
+    flush(p);
+    assert_int_equal(told.n_msg[1][GR_MSG_TEXT], 0);
+    assert_non_null(strstr(told.text, "as it was before"));
+    end(p);
+    start(p);
+    assert_int_equal(state_of(p->w, id), GR_SESSION_WAITING);
+    end(p);
+}
+
+/* What a disk did not take before it failed is not read either. */
+static void test_nothing_is_read_that_was_not_written(void **state)
+{
+    struct place *p = *state;
+    struct gr_msg m = {.type = GR_MSG_READ};
+    start(p);
+    const uint64_t id = begin(p, true);
+    commit(p->w, 10, 3, GR_FINISH_NONE);
+    flush(p);
+    set_disk(true, true);
+    commit(p->w, 13, 1, GR_FINISH_STOP); /* on its way when the disk fails */
+    set_disk(false, true);
+    flush(p);
+    m.session = id;
+    ask(p, 1, &m);
+    assert_true(told.n_msg[1][GR_MSG_TEXT] == 0 && told.n_msg[1][GR_MSG_ERROR] == 1);
+    assert_non_null(strstr(told.text, "as it was before"));
+    end(p);
+}
+
+/* A disk that hangs is not waited for without end: one line says of what, and nobody is told of it. */
+static void test_a_disk_that_hangs(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    (void)begin(p, true);
+    flush(p);
+    set_disk(true, false);
+    commit(p->w, 10, 1, GR_FINISH_STOP);
+    const int n_line = log_count_n;
+    assert_int_equal(gr_keeper_flush(p->k, p->w->now_ns, gr_clock_ns() + 20 * GR_MS), GR_ETIMEDOUT);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 0);
+    assert_non_null(strstr(log_count_last, "has not synced records"));
+    destroy(p->w);
+    assert_int_equal(gr_keeper_destroy(p->k, gr_clock_ns() + 20 * GR_MS), GR_ETIMEDOUT);
+    assert_int_equal(log_count_n, n_line + 1);
+    set_disk(false, false); /* what the thread was at it does to its end, and lets go of the folder */
+    for (;;) {
+        const struct gr_keeper_config c = {.path = p->path, .files = &p->files, .n_client = N_CLIENT};
+        if (gr_keeper_create(&c, &p->k) == GR_OK) {
+            break;
+        }
+        (void)poll(NULL, 0, 5);
+    }
+    assert_int_equal(gr_keeper_destroy(p->k, UINT64_MAX), GR_OK);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, make_place, remove_place)
     const struct CMUnitTest tests[] = {
-        TEST(nothing_overtakes_the_disk), TEST(a_turn_goes_on),
-        TEST(appended_and_cut),           TEST(an_answer_is_read_until_its_time_is_over),
-        TEST(a_closed_session_is_gone),   TEST(a_disk_that_fails),
+        TEST(nothing_overtakes_the_disk),
+        TEST(a_turn_goes_on),
+        TEST(appended_and_cut),
+        TEST(an_answer_is_read_until_its_time_is_over),
+        TEST(a_closed_session_is_gone),
+        TEST(a_disk_that_fails),
         TEST(an_end_that_is_not_written),
+        TEST(tokens_wait_for_a_slow_disk),
+        TEST(an_end_for_which_there_is_no_room),
+        TEST(nothing_is_read_that_was_not_written),
+        TEST(a_disk_that_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
