@@ -257,7 +257,7 @@ static enum MHD_Result hand_on(struct exchange *x)
     if (gr_stream_create(wake_connection, x, &x->stream) != GR_OK) {
         return MHD_NO;
     }
-    gr_http_answer_begins(h);
+    gr_answering_begin(&h->answering);
     if (gr_watch_add(h->watch, x->fd, x) != GR_OK) {
         x->fd = -1;
     }
@@ -349,7 +349,7 @@ void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, 
         gr_stream_leave(x->stream);
         gr_front_post_gone(x->h->c.front);
         gr_stream_drop(x->stream);
-        gr_http_answer_ends(x->h);
+        gr_answering_end(&x->h->answering);
     }
     gr_http_count(&x->h->counts, gr_page_number(x->page), x->http_status);
     (void)!enter(x, GR_GUEST_IDLE);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define READER_THREADS 2
@@ -65,15 +64,6 @@ static void run_guests(void *ctx)
 }
 
 /* ---- start and end ---- */
-
-static void init_condition(pthread_cond_t *c)
-{
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(c, &a);
-    pthread_condattr_destroy(&a);
-}
 
 static enum gr_status start_daemon(struct gr_http *h, int n_connection)
 {
@@ -135,7 +125,7 @@ enum gr_status gr_http_create(const struct gr_http_config *c, struct gr_http **o
     h->c = *c;
     h->listener.fd = -1;
     pthread_mutex_init(&h->lock, NULL);
-    init_condition(&h->all_sent);
+    gr_answering_init(&h->answering);
     const enum gr_status st = start(h);
     if (st != GR_OK) {
         gr_http_destroy(h);
@@ -185,41 +175,6 @@ void gr_http_quiesce(struct gr_http *h)
     }
 }
 
-/* ---- answers that are on their way ---- */
-
-void gr_http_answer_begins(struct gr_http *h)
-{
-    pthread_mutex_lock(&h->lock);
-    h->n_answering++;
-    pthread_mutex_unlock(&h->lock);
-}
-
-void gr_http_answer_ends(struct gr_http *h)
-{
-    pthread_mutex_lock(&h->lock);
-    if (--h->n_answering == 0) {
-        pthread_cond_broadcast(&h->all_sent);
-    }
-    pthread_mutex_unlock(&h->lock);
-}
-
-/* All answers have ended; the library sends what is left of them, since to stop it closes every connection. */
-static void wait_until_sent(struct gr_http *h)
-{
-    struct timespec until;
-    int late = 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += LAST_BYTES_S;
-    pthread_mutex_lock(&h->lock);
-    while (h->n_answering > 0 && late == 0) {
-        late = pthread_cond_timedwait(&h->all_sent, &h->lock, &until);
-    }
-    if (h->n_answering > 0) {
-        log_warn("%d answers are cut off: their clients have not read them within %d s", h->n_answering, LAST_BYTES_S);
-    }
-    pthread_mutex_unlock(&h->lock);
-}
-
 static void refuse_more(struct gr_http *h)
 {
     pthread_mutex_lock(&h->lock);
@@ -236,7 +191,10 @@ void gr_http_destroy(struct gr_http *h)
     refuse_more(h);
     if (h->daemon != NULL) {
         gr_http_quiesce(h);
-        wait_until_sent(h);
+        const int n_left = gr_answering_wait(&h->answering, LAST_BYTES_S);
+        if (n_left > 0) {
+            log_warn("%d answers are cut off: their clients have not read them within %d s", n_left, LAST_BYTES_S);
+        }
         MHD_stop_daemon(h->daemon);
     }
     gr_readers_destroy(h->readers);
@@ -248,7 +206,7 @@ void gr_http_destroy(struct gr_http *h)
     gr_api_keys_destroy(h->keys);
     gr_tls_forget();
     free(h->too_late);
-    pthread_cond_destroy(&h->all_sent);
+    gr_answering_finish(&h->answering);
     pthread_mutex_destroy(&h->lock);
     free(h);
 }

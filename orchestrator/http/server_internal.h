@@ -2,6 +2,7 @@
 #ifndef GR_ORCHESTRATOR_HTTP_SERVER_INTERNAL_H
 #define GR_ORCHESTRATOR_HTTP_SERVER_INTERNAL_H
 
+#include "orchestrator/http/answering.h"
 #include "orchestrator/http/door.h"
 #include "orchestrator/http/guests.h"
 #include "orchestrator/http/http_counts.h"
@@ -20,11 +21,10 @@ struct gr_http {
     struct gr_readers *readers;
     struct gr_watch *watch;
     struct gr_guests *guests;
-    char *too_late;               /* owned: the response to who is too slow */
-    struct gr_http_counts counts; /* of the library's thread alone */
-    pthread_mutex_t lock;         /* of the rest */
-    pthread_cond_t all_sent;      /* n_answering is 0 */
-    int n_answering;              /* exchanges with a stream */
+    char *too_late;                /* owned: the response to who is too slow */
+    struct gr_answering answering; /* exchanges with a stream */
+    struct gr_http_counts counts;  /* of the library's thread alone */
+    pthread_mutex_t lock;          /* of the rest */
     struct gr_http_state state;
     struct gr_door door;
     struct gr_api_keys *keys; /* owned; NULL: none are asked for */
@@ -38,11 +38,6 @@ static inline struct gr_http_state gr_http_state_of(struct gr_http *h)
     pthread_mutex_unlock(&h->lock);
     return s;
 }
-
-/* ---- server.c: how many answers are on their way. Any thread ---- */
-
-void gr_http_answer_begins(struct gr_http *h);
-void gr_http_answer_ends(struct gr_http *h);
 
 /* ---- exchange.c: what the library calls, in its thread; cls is the gr_http ---- */
 

@@ -1,0 +1,51 @@
+#include "orchestrator/http/answering.h"
+
+#include <time.h>
+
+void gr_answering_init(struct gr_answering *a)
+{
+    pthread_condattr_t attr;
+    *a = (struct gr_answering){0};
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->none, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+void gr_answering_finish(struct gr_answering *a)
+{
+    pthread_cond_destroy(&a->none);
+    pthread_mutex_destroy(&a->lock);
+}
+
+void gr_answering_begin(struct gr_answering *a)
+{
+    pthread_mutex_lock(&a->lock);
+    a->n++;
+    pthread_mutex_unlock(&a->lock);
+}
+
+void gr_answering_end(struct gr_answering *a)
+{
+    pthread_mutex_lock(&a->lock);
+    if (--a->n == 0) {
+        pthread_cond_broadcast(&a->none);
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+int gr_answering_wait(struct gr_answering *a, int seconds)
+{
+    struct timespec until;
+    int late = 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += seconds;
+    pthread_mutex_lock(&a->lock);
+    while (a->n > 0 && late == 0) {
+        late = pthread_cond_timedwait(&a->none, &a->lock, &until);
+    }
+    const int n = a->n;
+    pthread_mutex_unlock(&a->lock);
+    return n;
+}

@@ -1,0 +1,21 @@
+/* How many answers are on their way to clients: to stop the library closes every connection, also those that have not
+ * sent all yet, so who ends the endpoint waits for them first. Any thread. */
+#ifndef GR_ORCHESTRATOR_HTTP_ANSWERING_H
+#define GR_ORCHESTRATOR_HTTP_ANSWERING_H
+
+#include <pthread.h>
+
+struct gr_answering {
+    pthread_mutex_t lock;
+    pthread_cond_t none; /* n is 0 */
+    int n;
+};
+
+void gr_answering_init(struct gr_answering *a);
+void gr_answering_finish(struct gr_answering *a);
+void gr_answering_begin(struct gr_answering *a);
+void gr_answering_end(struct gr_answering *a);
+/* Until there is none, for so many seconds at most. How many are left. */
+int gr_answering_wait(struct gr_answering *a, int seconds);
+
+#endif
