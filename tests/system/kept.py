@@ -78,7 +78,8 @@ def lines_of(response):
 
 
 def read_events(response, answer, cut_after=None):
-    """Takes events up to [DONE]. cut_after: the reader goes away after so many of them. False: the stream broke."""
+    """Takes events up to [DONE]. cut_after: the reader goes away after so many that have ids, so that each time brings it on.
+    False: the stream broke."""
     name, data, n = None, [], 0
     for line in lines_of(response):
         if line.startswith(":"):
@@ -89,7 +90,8 @@ def read_events(response, answer, cut_after=None):
             data.append(line[6:])
         elif line == "" and data:
             answer.take(name, "\n".join(data))
-            name, data, n = None, [], n + 1
+            n += name is not None
+            name, data = None, []
             if answer.done or n == cut_after:
                 return answer.done
         else:
@@ -136,7 +138,7 @@ class Kept:
             return read_events(r, self.answer, cut_after)
 
     def read(self, cut_after=None):
-        """The whole answer, whatever breaks on the way. cut_after: each connection is given up after so many events."""
+        """The whole answer, whatever breaks on the way. cut_after: each connection is given up after so many events that have ids."""
         wait = 0.05
         while True:
             n_before = len(self.answer.ids)
