@@ -44,3 +44,23 @@ bool gr_logprobs_take(struct gr_logprobs *l, const struct gr_msg_commit *m, uint
     l->n_known += n;
     return true;
 }
+
+void gr_logprobs_lose(struct gr_logprobs *l, uint32_t n)
+{
+    l->n_lost = l->n_known = GR_MIN(n, l->n_token);
+}
+
+bool gr_logprobs_has(const struct gr_logprobs *l, uint32_t token)
+{
+    return token >= l->n_lost && token < l->n_known;
+}
+
+void gr_logprobs_trim(struct gr_logprobs *l)
+{
+    const size_t n = (size_t)l->n_known * l->n_each;
+    float *value = n > 0 ? realloc(l->value, n * sizeof(*value)) : NULL;
+    l->value = value != NULL ? value : l->value;
+    int32_t *id = n > 0 ? realloc(l->id, n * sizeof(*id)) : NULL;
+    l->id = id != NULL ? id : l->id;
+    l->n_token = l->n_known;
+}

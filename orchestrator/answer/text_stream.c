@@ -125,9 +125,14 @@ static size_t held_back(const struct gr_text_stream *s)
     return held;
 }
 
+size_t gr_text_stream_shown(const struct gr_text_stream *s)
+{
+    return s->stopped ? s->len : s->len - held_back(s);
+}
+
 const char *gr_text_stream_take(struct gr_text_stream *s, size_t *len_out)
 {
-    const size_t end = s->stopped ? s->len : s->len - held_back(s);
+    const size_t end = gr_text_stream_shown(s);
     const size_t begin = GR_MIN(s->n_emitted, end);
     s->n_emitted = GR_MAX(s->n_emitted, end);
     *len_out = end - begin;

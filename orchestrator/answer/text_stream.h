@@ -32,5 +32,7 @@ GR_NODISCARD enum gr_status gr_text_stream_push(struct gr_text_stream *s, int32_
 GR_NODISCARD enum gr_status gr_text_stream_end(struct gr_text_stream *s);
 /* Text that may be shown now and was not handed out before; borrowed until the next push. */
 const char *gr_text_stream_take(struct gr_text_stream *s, size_t *len_out);
+/* Bytes of text that may be shown by now, whoever was handed which of them. */
+size_t gr_text_stream_shown(const struct gr_text_stream *s);
 
 #endif

@@ -58,6 +58,7 @@ enum gr_status gr_turn_text_take(struct gr_turn_text *t, const struct gr_msg_com
         const bool ends = gr_stop_hits(stops, id);
         GR_TRY(ends ? GR_OK : gr_text_stream_push(&t->stream, id, stopped_out));
         t->text_end[t->n_final - 1] = (uint32_t)t->stream.len;
+        t->n_whole = t->stream.detok.n_held == 0 ? t->n_final : t->n_whole;
         if (ends) {
             break; /* the text ends before it, and the target has ended the turn */
         }
@@ -68,5 +69,47 @@ enum gr_status gr_turn_text_take(struct gr_turn_text *t, const struct gr_msg_com
 enum gr_status gr_turn_text_end(struct gr_turn_text *t)
 {
     t->n_token = t->n_final;
-    return gr_text_stream_end(&t->stream);
+    GR_TRY(gr_text_stream_end(&t->stream));
+    if (t->n_final > 0) { /* what was released is the last token's */
+        t->text_end[t->n_final - 1] = (uint32_t)t->stream.len;
+    }
+    return GR_OK;
+}
+
+const char *gr_turn_text_piece(const struct gr_turn_text *t, uint32_t first, uint32_t *end_out, size_t *len_out)
+{
+    const struct gr_text_stream *s = &t->stream;
+    const size_t shown = gr_text_stream_shown(s);
+    const size_t begin = first > 0 ? GR_MIN((size_t)t->text_end[first - 1], s->len) : 0;
+    uint32_t end = s->stopped ? t->n_final : first;
+    while (end < t->n_whole && t->text_end[end] <= shown) {
+        end++;
+    }
+    const size_t stop = s->stopped ? s->len : end > first ? t->text_end[end - 1] : begin;
+    *end_out = end;
+    *len_out = stop - begin;
+    return stop > begin ? s->text + begin : "";
+}
+
+static void *shrink(void *p, size_t n)
+{
+    void *smaller = realloc(p, GR_MAX(n, (size_t)1));
+    return smaller != NULL ? smaller : p;
+}
+
+void gr_turn_text_trim(struct gr_turn_text *t)
+{
+    t->cap = t->n_final;
+    t->token = shrink(t->token, t->cap * sizeof(*t->token));
+    t->text_end = shrink(t->text_end, t->cap * sizeof(*t->text_end));
+    gr_logprobs_trim(&t->logprobs);
+    t->stream.text = shrink(t->stream.text, t->stream.len);
+    t->stream.cap = t->stream.len;
+}
+
+size_t gr_turn_text_bytes(const struct gr_turn_text *t)
+{
+    const struct gr_logprobs *l = &t->logprobs;
+    return t->cap * (sizeof(*t->token) + sizeof(*t->text_end)) + t->stream.cap +
+           (size_t)l->n_token * l->n_each * (sizeof(*l->value) + sizeof(*l->id));
 }

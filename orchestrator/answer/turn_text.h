@@ -14,6 +14,7 @@ struct gr_turn_text {
     uint32_t *text_end;          /* owned, (cap): bytes of text up to the end of each final token's own */
     uint32_t n_token, cap;
     uint32_t n_final;  /* of the tokens: those after it are provisional */
+    uint32_t n_whole;  /* the most of them that end with a whole character */
     uint32_t turn_len; /* of the transcript before the first token; known with it (n_commit > 0) */
     uint32_t n_commit;
 };
@@ -34,6 +35,12 @@ void gr_turn_text_finish(struct gr_turn_text *t); /* zeroed is legal */
  * the turn are its own. GR_EPROTO: the COMMIT does not continue what came before. */
 GR_NODISCARD enum gr_status gr_turn_text_take(struct gr_turn_text *t, const struct gr_msg_commit *m,
                                               const struct gr_stop_ids *stops, bool *stopped_out);
+/* Text of whole tokens and whole characters from token `first' on, as far as it may be shown: *len_out bytes, borrowed;
+ * *end_out: the token after its last. Tokens up to a given one have the same text whenever they are asked for. */
+const char *gr_turn_text_piece(const struct gr_turn_text *t, uint32_t first, uint32_t *end_out, size_t *len_out);
+/* What is not needed of a turn that is over is given back. */
+void gr_turn_text_trim(struct gr_turn_text *t);
+size_t gr_turn_text_bytes(const struct gr_turn_text *t); /* of memory */
 /* The turn is over: what was not judged in time is no text, and what the stream held back is released. */
 GR_NODISCARD enum gr_status gr_turn_text_end(struct gr_turn_text *t);
 

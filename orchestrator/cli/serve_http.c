@@ -71,7 +71,8 @@ static struct gr_http_config config_of(const struct gr_serve_http *h, const stru
 
 static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o, const char *address)
 {
-    const struct gr_front_config front = {.ctx = h, .say = say, .leave = leave, .first_client = GR_CLIENT_MAX};
+    const struct gr_front_config front = {
+        .ctx = h, .say = say, .leave = leave, .first_client = GR_CLIENT_MAX, .grace_ns = (uint64_t)o->resume_grace};
     const struct gr_served_config served = {
         .name = o->served_model_name, .path = o->model, .chat_template = o->chat_template};
     GR_TRY(check_tls(o));

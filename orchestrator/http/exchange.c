@@ -1,5 +1,7 @@
 /* A request and its response. */
 #include "common/base/clock.h"
+#include "common/base/session_id.h"
+#include "orchestrator/http/event_id.h"
 #include "orchestrator/http/pages.h"
 #include "orchestrator/http/server_internal.h"
 
@@ -24,6 +26,7 @@ struct exchange {
     size_t len, cap, n_read;  /* of the body; n_read: all that has come */
     struct gr_stream *stream; /* a reference; NULL: not handed on yet */
     struct gr_request_names names;
+    const char *path;           /* borrowed for the call */
     const struct gr_page *page; /* at its path; NULL: none is */
     int http_status;            /* that was sent; 0: none yet */
     bool answered, is_http_10, is_last;
@@ -31,14 +34,23 @@ struct exchange {
 
 /* ---- responses ---- */
 
-static void add_headers(const struct exchange *x, struct MHD_Response *r, int http_status, const char *type)
+/* type: empty where there is no body. session: 0: it is none's. */
+static void add_headers(const struct exchange *x, struct MHD_Response *r, int http_status, const char *type,
+                        uint64_t session)
 {
-    (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (type[0] != '\0') {
+        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    }
     (void)MHD_add_response_header(r, "X-Request-Id", x->names.request_id);
     (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     const struct gr_page_header *h = x->page != NULL ? x->page->header : NULL;
     for (; h != NULL && h->name != NULL; h++) {
         (void)MHD_add_response_header(r, h->name, h->value);
+    }
+    if (session != 0) {
+        char name[GR_SESSION_ID_DIGITS + 1];
+        gr_session_id_spell(session, name);
+        (void)MHD_add_response_header(r, "X-Graft-Session", name);
     }
     if (strcmp(type, "text/event-stream") == 0) {
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
@@ -59,9 +71,10 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
 }
 
 /* r is given away. */
-static enum MHD_Result queue_response(struct exchange *x, int http_status, const char *type, struct MHD_Response *r)
+static enum MHD_Result queue_response(struct exchange *x, int http_status, const char *type, uint64_t session,
+                                      struct MHD_Response *r)
 {
-    add_headers(x, r, http_status, type);
+    add_headers(x, r, http_status, type, session);
     x->answered = true;
     x->http_status = http_status;
     const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)http_status, r);
@@ -78,7 +91,7 @@ static enum MHD_Result queue_text(struct exchange *x, int http_status, const cha
         free(text);
         return MHD_NO;
     }
-    return queue_response(x, http_status, type, r);
+    return queue_response(x, http_status, type, 0, r);
 }
 
 static enum MHD_Result queue_error(struct exchange *x)
@@ -105,13 +118,15 @@ static ssize_t read_stream(void *cls, uint64_t position, char *to, size_t cap)
     return 0;
 }
 
-static enum MHD_Result queue_stream(struct exchange *x, int http_status, const char *type)
+static enum MHD_Result queue_stream(struct exchange *x, int http_status, const char *type, uint64_t session)
 {
-    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, x, NULL);
+    struct MHD_Response *r =
+        http_status == 204 ? MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT)
+                           : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, x, NULL);
     if (r == NULL) {
         return MHD_NO;
     }
-    return queue_response(x, http_status, type, r);
+    return queue_response(x, http_status, type, session, r);
 }
 
 /* ---- a request ---- */
@@ -246,26 +261,78 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
     return MHD_YES;
 }
 
-/* The whole request is there, and to be answered by others: the connection sleeps until they have begun. */
+/* What stands in a header, or in the query. NULL: nothing. What has a NUL in it is none of what is asked for. */
+static const char *value_of(const struct exchange *x, enum MHD_ValueKind kind, const char *name)
+{
+    const char *value = NULL;
+    size_t n = 0;
+    if (MHD_lookup_connection_value_n(x->connection, kind, name, strlen(name), &value, &n) != MHD_YES) {
+        return NULL;
+    }
+    return value == NULL ? "" : strlen(value) == n ? value : "?";
+}
+
+/* The same of either. */
+static const char *said(const struct exchange *x, const char *header, const char *query)
+{
+    const char *value = header != NULL ? value_of(x, MHD_HEADER_KIND, header) : NULL;
+    return value != NULL ? value : value_of(x, MHD_GET_ARGUMENT_KIND, query);
+}
+
+static bool wants_event_ids(const struct exchange *x)
+{
+    const char *value = said(x, "X-Graft-Event-Ids", "event_ids");
+    return value != NULL && strcmp(value, "1") == 0;
+}
+
+/* Others answer: the connection sleeps until they have begun. */
+static enum gr_status begin_stream(struct exchange *x)
+{
+    GR_TRY(gr_stream_create(wake_connection, x, &x->stream));
+    gr_answering_begin(&x->h->answering);
+    if (gr_watch_add(x->h->watch, x->fd, x) != GR_OK) {
+        x->fd = -1;
+    }
+    return GR_OK;
+}
+
+static enum gr_status take_once(struct exchange *x, struct gr_once *out)
+{
+    const char *key = value_of(x, MHD_HEADER_KIND, "Idempotency-Key");
+    if (key != NULL && !gr_once_key_is_good(key)) {
+        return gr_api_refuse(&x->admission.error, 400, NULL,
+                             "Idempotency-Key has 1 to %d printable characters of ASCII, and this one has others, or "
+                             "more of them",
+                             GR_ONCE_KEY_MAX);
+    }
+    if (key != NULL) {
+        gr_once_take_key(out, &x->admission.owner, key);
+    }
+    return GR_OK;
+}
+
+/* The whole request is there. */
 static enum MHD_Result hand_on(struct exchange *x)
 {
     struct gr_http *h = x->h;
+    struct gr_once once = {0};
     if (gr_http_state_of(h).draining) {
         (void)refuse(x, 503, "the orchestrator is shutting down; it takes no more requests");
         return queue_error(x);
     }
-    if (gr_stream_create(wake_connection, x, &x->stream) != GR_OK) {
-        return MHD_NO;
+    if (take_once(x, &once) != GR_OK) {
+        return queue_error(x);
     }
-    gr_answering_begin(&h->answering);
-    if (gr_watch_add(h->watch, x->fd, x) != GR_OK) {
-        x->fd = -1;
+    if (begin_stream(x) != GR_OK) {
+        return MHD_NO;
     }
     const struct gr_asked asked = {.what = x->admission.page->read,
                                    .body = x->body,
                                    .len = x->len,
                                    .owner = x->admission.owner,
-                                   .names = x->names};
+                                   .names = x->names,
+                                   .once = once,
+                                   .event_ids = wants_event_ids(x)};
     MHD_suspend_connection(x->connection);
     gr_readers_post(h->readers, &asked, x->stream);
     x->body = NULL;
@@ -273,14 +340,58 @@ static enum MHD_Result hand_on(struct exchange *x)
     return MHD_YES;
 }
 
+/* Where a stream is to go on: who connects again by himself says in a header what his URL cannot. */
+static enum gr_status read_position(struct exchange *x, struct gr_return *r)
+{
+    const char *last = said(x, "Last-Event-ID", "last_event_id"), *from = said(x, NULL, "from");
+    struct gr_event_id id = {0};
+    struct gr_api_error *e = &x->admission.error;
+    if (last != NULL && last[0] != '\0') {
+        if (!gr_event_id_read(last, &id) || id.session != r->session) {
+            return gr_api_refuse(e, 404, NULL, "no event of this session has the id that is given as the last one");
+        }
+        r->from = id.position;
+    } else if (from != NULL && !gr_position_read(from, &r->from)) {
+        return gr_api_refuse(e, 400, "from", "from is a number of tokens, and of digits alone");
+    }
+    return GR_OK;
+}
+
+static enum gr_status read_return(struct exchange *x, struct gr_return *r)
+{
+    r->owner = x->admission.owner;
+    r->stops = x->page->back == GR_RETURN_STOP;
+    if (!gr_page_session(x->path, &r->session)) {
+        return gr_api_refuse(&x->admission.error, 404, NULL, "there is no such session");
+    }
+    return r->stops ? GR_OK : read_position(x, r);
+}
+
+static enum MHD_Result come_back(struct exchange *x)
+{
+    struct gr_return r = {0};
+    if (read_return(x, &r) != GR_OK) {
+        return queue_error(x);
+    }
+    if (begin_stream(x) != GR_OK) {
+        return MHD_NO;
+    }
+    r.stream = x->stream;
+    MHD_suspend_connection(x->connection);
+    gr_front_post_return(x->h->c.front, &r);
+    gr_stream_wait(x->stream, true);
+    return MHD_YES;
+}
+
 static enum MHD_Result answer_from_stream(struct exchange *x)
 {
     const char *type = NULL;
-    const int http_status = gr_stream_head(x->stream, &type);
+    uint64_t session = 0;
+    const int http_status = gr_stream_head(x->stream, &type, &session);
     if (http_status == 0) { /* its client is gone */
         return MHD_NO;
     }
-    return queue_stream(x, http_status, type);
+    return queue_stream(x, http_status, type, session);
 }
 
 static enum MHD_Result answer_at_once(struct exchange *x)
@@ -314,6 +425,9 @@ static enum MHD_Result on_whole(struct exchange *x)
     if (x->admission.error.http_status != 0) {
         return queue_error(x);
     }
+    if (x->admission.page->back != GR_RETURN_NONE) {
+        return come_back(x);
+    }
     return x->admission.page->post ? hand_on(x) : answer_at_once(x);
 }
 
@@ -326,6 +440,7 @@ enum MHD_Result gr_exchange_on_request(void *cls, struct MHD_Connection *c, cons
         *kept = x;
         return x != NULL ? on_head(x) : MHD_NO;
     }
+    x->path = path;
     if (*n_data > 0) {
         const enum MHD_Result taken = take_body(x, data, *n_data);
         *n_data = 0;

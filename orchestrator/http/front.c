@@ -1,31 +1,21 @@
-#include "orchestrator/http/front.h"
-
 #include "common/base/log.h"
 #include "common/base/session_id.h"
+#include "orchestrator/http/front_internal.h"
 #include "orchestrator/http/salt.h"
+#include "orchestrator/http/tell.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-struct gr_front {
-    struct gr_front_config c;
-    int fd;
-    pthread_mutex_t lock; /* of what is posted */
-    struct gr_job *posted, **posted_end;
-    bool ended;
-    struct gr_job *job;                            /* owned: those that are being answered */
-    struct gr_job_answer *at[GR_FRONT_ANSWER_MAX]; /* by client number, less first_client */
-};
-
 enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front **out)
 {
     struct gr_front *f = calloc(1, sizeof(*f));
     const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (f == NULL || fd < 0) {
+    struct gr_recall *recall = NULL;
+    if (f == NULL || fd < 0 || gr_recall_create(&recall) != GR_OK) {
         log_error("out of memory, or of file descriptors, for the endpoint");
         free(f);
         if (fd >= 0) {
@@ -33,8 +23,10 @@ enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front 
         }
         return GR_ENOMEM;
     }
-    *f = (struct gr_front){.c = *c, .fd = fd};
+    *f = (struct gr_front){.c = *c, .fd = fd, .recall = recall};
     f->posted_end = &f->posted;
+    f->returned_end = &f->returned;
+    f->kept_end = &f->kept;
     pthread_mutex_init(&f->lock, NULL);
     *out = f;
     return GR_OK;
@@ -45,7 +37,7 @@ static void destroy_list(struct gr_job *j)
     static const struct gr_api_error ending = {.http_status = 503, .message = "the orchestrator is shutting down"};
     while (j != NULL) {
         struct gr_job *next = j->next;
-        gr_stream_fail(j->stream, &ending); /* no more than its end, where it has all of its answer */
+        gr_tell_failure(j, &ending);
         gr_job_destroy(j);
         j = next;
     }
@@ -65,6 +57,7 @@ void gr_front_end(struct gr_front *f)
     destroy_list(posted);
     destroy_list(f->job);
     f->job = NULL;
+    gr_front_end_returns(f);
 }
 
 void gr_front_destroy(struct gr_front *f)
@@ -73,6 +66,7 @@ void gr_front_destroy(struct gr_front *f)
         return;
     }
     gr_front_end(f);
+    gr_recall_destroy(f->recall);
     pthread_mutex_destroy(&f->lock);
     close(f->fd);
     free(f);
@@ -94,22 +88,6 @@ int gr_front_n_job(const struct gr_front *f)
 
 /* ---- any thread ---- */
 
-static void fail_job(struct gr_job *j, const struct gr_api_error *e)
-{
-    if (!j->failed) {
-        j->failed = true;
-        gr_stream_fail(j->stream, e);
-    }
-}
-
-static void fail_with(struct gr_job *j, int http_status, const char *text)
-{
-    struct gr_api_error e;
-    const enum gr_status st = gr_api_refuse(&e, http_status, NULL, "%.300s", text);
-    (void)st;
-    fail_job(j, &e);
-}
-
 static void wake(const struct gr_front *f)
 {
     const uint64_t one = 1;
@@ -128,8 +106,37 @@ void gr_front_post(struct gr_front *f, struct gr_job *j)
     }
     pthread_mutex_unlock(&f->lock);
     if (ended) {
-        fail_with(j, 503, "the orchestrator is shutting down");
+        gr_tell_failed(j, 503, "the orchestrator is shutting down");
         gr_job_destroy(j);
+    } else {
+        wake(f);
+    }
+}
+
+void gr_front_post_return(struct gr_front *f, const struct gr_return *r)
+{
+    const struct gr_api_error down = {.http_status = 503, .message = "the orchestrator is shutting down"};
+    const struct gr_api_error no_memory = {.http_status = 500, .message = "out of memory"};
+    struct gr_return *own = malloc(sizeof(*own));
+    bool ended = false;
+    if (own == NULL) {
+        gr_stream_fail(r->stream, &no_memory);
+        return;
+    }
+    *own = *r;
+    own->next = NULL;
+    gr_stream_hold(own->stream);
+    pthread_mutex_lock(&f->lock);
+    ended = f->ended;
+    if (!ended) {
+        *f->returned_end = own;
+        f->returned_end = &own->next;
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (ended) {
+        gr_stream_fail(own->stream, &down);
+        gr_stream_drop(own->stream);
+        free(own);
     } else {
         wake(f);
     }
@@ -168,159 +175,24 @@ static void give_up(struct gr_front *f, struct gr_job *j)
     }
 }
 
-/* What was written cannot be any more: nobody reads it, or too slowly. */
-static void wrote(struct gr_job *j, enum gr_status st, uint64_t now_ns)
-{
-    j->failed = j->failed || st != GR_OK;
-    j->said_ns = now_ns;
-}
-
-static void write_event(struct gr_job *j, char *text, uint64_t now_ns)
-{
-    if (text == NULL) {
-        fail_with(j, 500, "out of memory");
-    } else if (!j->failed) {
-        wrote(j, gr_stream_write_event(j->stream, text), now_ns);
-    }
-    free(text);
-}
-
-/* ---- what is said ---- */
-
-static struct gr_reply_answer reply_answer(const struct gr_job_answer *a, bool ends)
-{
-    return (struct gr_reply_answer){.index = a->index,
-                                    .turn = &a->turn_text,
-                                    .finish = ends ? gr_reply_finish(a->finish) : NULL,
-                                    .with_logprobs = a->job->request.n_logprob >= 0};
-}
-
-static void say_piece(struct gr_job_answer *a, const struct gr_reply_piece *p, bool ends, uint64_t now_ns)
-{
-    const struct gr_reply_answer r = reply_answer(a, ends);
-    write_event(a->job, gr_reply_chunk(&a->job->reply, &r, p), now_ns);
-}
-
-/* Tokens whose text was handed out. */
-static uint32_t n_shown(const struct gr_job_answer *a)
-{
-    const struct gr_turn_text *t = &a->turn_text;
-    uint32_t n = a->n_told;
-    while (n < t->n_final && (t->stream.stopped || t->text_end[n] <= t->stream.n_emitted)) {
-        n++;
-    }
-    return n;
-}
-
-static void say_text(struct gr_job_answer *a, uint64_t now_ns)
-{
-    struct gr_reply_piece p = {.first = a->n_told};
-    p.text = gr_text_stream_take(&a->turn_text.stream, &p.len);
-    p.end = n_shown(a);
-    a->n_told = p.end;
-    if (p.len > 0 || (a->job->request.n_logprob >= 0 && p.end > p.first)) {
-        say_piece(a, &p, false, now_ns);
-    }
-}
-
-/* Of a prompt, as its first answer had it: the others share what that one has computed. */
-static uint64_t cached_of(const struct gr_job_answer *first, const struct gr_ask_prompt *p)
-{
-    return GR_MIN(first->metrics.cached_tokens, p->n_ids);
-}
-
-static struct gr_usage usage_of(const struct gr_job *j)
-{
-    struct gr_usage u = {0};
-    for (int i = 0; i < j->ask.n_prompt; i++) {
-        u.prompt_tokens += j->ask.prompt[i].n_ids;
-        u.cached_tokens += cached_of(&j->answer[i * j->ask.n_each], &j->ask.prompt[i]);
-    }
-    for (int i = 0; i < j->n_answer; i++) {
-        const struct gr_job_answer *a = &j->answer[i];
-        u.completion_tokens += a->turn_text.n_final;
-        u.num_drafts += a->metrics.num_drafts;
-        u.num_draft_tokens += a->metrics.num_draft_tokens;
-        u.num_accepted_tokens += a->metrics.num_accepted_tokens;
-        u.draft_ahead_verdicts += a->metrics.draft_ahead_verdicts;
-        u.draft_ahead_hits += a->metrics.draft_ahead_hits;
-    }
-    return u;
-}
-
-static void say_whole(struct gr_job *j)
-{
-    const struct gr_usage u = usage_of(j);
-    struct gr_reply_answer *all = calloc((size_t)j->n_answer, sizeof(*all));
-    for (int i = 0; all != NULL && i < j->n_answer; i++) {
-        all[i] = reply_answer(&j->answer[i], true);
-    }
-    char *text = all != NULL ? gr_reply_whole(&j->reply, all, j->n_answer, &u) : NULL;
-    if (text == NULL) {
-        fail_with(j, 500, "out of memory");
-    } else {
-        gr_stream_begin(j->stream, 200, "application/json");
-        wrote(j, gr_stream_write(j->stream, text, strlen(text)), 0);
-        gr_stream_end(j->stream);
-    }
-    free(text);
-    free(all);
-}
-
-static void say_end(struct gr_job *j, uint64_t now_ns)
-{
-    if (!j->request.stream) {
-        say_whole(j);
-        return;
-    }
-    if (j->request.include_usage) {
-        const struct gr_usage u = usage_of(j);
-        write_event(j, gr_reply_usage_chunk(&j->reply, &u), now_ns);
-    }
-    if (!j->failed) {
-        wrote(j, gr_stream_write_event(j->stream, "[DONE]"), now_ns);
-        gr_stream_end(j->stream);
-    }
-}
-
 /* ---- what the desk tells ---- */
 
-static void begin_stream(struct gr_job *j, uint64_t now_ns)
-{
-    if (!j->request.stream || j->failed || gr_stream_has_begun(j->stream)) {
-        return;
-    }
-    gr_stream_begin(j->stream, 200, "text/event-stream");
-    for (int i = 0; j->request.endpoint == GR_API_CHAT && i < j->n_answer; i++) {
-        say_piece(&j->answer[i], &(struct gr_reply_piece){.text = "", .begins = true}, false, now_ns);
-    }
-}
-
 /* The response begins when all its answers are open, and what is to be kept of them is. */
-static void on_opened(struct gr_job_answer *a, const struct gr_msg *m, uint64_t now_ns)
+static void on_opened(struct gr_front *f, struct gr_job_answer *a, const struct gr_msg *m, uint64_t now_ns)
 {
     a->session = m->session;
     a->turn = m->opened.turn;
+    a->epoch = m->opened.epoch;
+    if (a->job->n_answer == 1) {
+        gr_recall_name(f->recall, a->job->place, a->session);
+    }
     struct gr_log_subject about = {.session = m->session, .epoch = m->opened.epoch};
     memcpy(about.trace_id, a->job->names.trace_id, sizeof(about.trace_id));
     gr_log_about(&about);
     log_info("session %" GR_SESSION_ID_PRI " answers request %s", m->session, a->job->reply.id);
     gr_log_about(NULL);
     if (++a->job->n_opened == a->job->n_answer) {
-        begin_stream(a->job, now_ns);
-    }
-}
-
-static void stop_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t now_ns)
-{
-    if (!a->stop_sent) {
-        a->stop_sent = true;
-        const struct gr_msg m = {
-            .type = GR_MSG_TRUNCATE,
-            .session = a->session,
-            .truncate = {.keep_len = a->turn_text.turn_len + a->turn_text.n_final, .turn = a->turn}};
-        const enum gr_status st = f->c.say(f->c.ctx, a->client, &m, now_ns);
-        (void)st;
+        gr_tell_all(a->job, now_ns);
     }
 }
 
@@ -331,18 +203,15 @@ static void on_commit(struct gr_front *f, struct gr_job_answer *a, const struct 
         return; /* it was on its way when the answer was stopped */
     }
     gr_metrics_take(&a->metrics, m, now_ns);
+    a->epoch = m->commit.epoch;
     if (gr_turn_text_take(&a->turn_text, &m->commit, &a->job->ask.wishes.turn.stop_ids, &stopped) != GR_OK) {
-        fail_with(a->job, 500, "the tokens that came do not continue the text");
+        gr_tell_failed(a->job, 500, "the tokens that came do not continue the text");
         return;
     }
-    if (a->job->request.stream && a->job->request.rounds) {
-        write_event(a->job, gr_reply_round_chunk(&a->job->reply, a->index, &m->commit), now_ns);
-    }
-    if (a->job->request.stream) {
-        say_text(a, now_ns);
-    }
+    gr_tell_round(a, &m->commit, now_ns);
+    gr_tell_text(a, now_ns);
     if (stopped) {
-        stop_answer(f, a, now_ns);
+        gr_front_stop_answer(f, a, now_ns);
     }
 }
 
@@ -350,22 +219,17 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
 {
     struct gr_job *j = a->job;
     a->finish = a->stop_sent ? GR_FINISH_STOP : (enum gr_finish)m->finished.finish;
-    if (a->finish == GR_FINISH_TIMEOUT) {
-        fail_with(j, 408, m->finished.text);
-    } else if (a->finish == GR_FINISH_ERROR) {
-        fail_with(j, 500, m->finished.text[0] != '\0' ? m->finished.text : "the answer could not be generated");
-    }
-    if (gr_turn_text_end(&a->turn_text) != GR_OK) {
-        fail_with(j, 500, "out of memory");
-    }
-    if (j->request.stream && !j->failed) {
-        say_text(a, now_ns);
-        say_piece(a, &(struct gr_reply_piece){.text = "", .first = a->n_told, .end = a->turn_text.n_final}, true,
-                  now_ns);
-    }
+    const enum gr_status st = gr_turn_text_end(&a->turn_text);
+    gr_tell_text(a, now_ns);
     let_go(f, a);
-    if (j->n_over == j->n_answer && !j->failed) {
-        say_end(j, now_ns);
+    if (a->finish == GR_FINISH_TIMEOUT) {
+        gr_tell_failed(j, 408, m->finished.text);
+    } else if (a->finish == GR_FINISH_ERROR) {
+        gr_tell_failed(j, 500, m->finished.text[0] != '\0' ? m->finished.text : "the answer could not be generated");
+    } else if (st != GR_OK) {
+        gr_tell_failed(j, 500, "out of memory");
+    } else {
+        gr_tell_all(j, now_ns);
     }
 }
 
@@ -383,7 +247,7 @@ void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m
     }
     switch (m->type) {
     case GR_MSG_OPENED:
-        on_opened(a, m, now_ns);
+        on_opened(f, a, m, now_ns);
         break;
     case GR_MSG_COMMIT:
         on_commit(f, a, m, now_ns);
@@ -397,7 +261,7 @@ void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m
         on_finished(f, a, m, now_ns);
         break;
     case GR_MSG_ERROR:
-        fail_with(a->job, refusal_status(m->error.code), m->error.text);
+        gr_tell_failed(a->job, refusal_status(m->error.code), m->error.text);
         let_go(f, a);
         break;
     default:
@@ -417,34 +281,6 @@ static bool take_number(struct gr_front *f, struct gr_job_answer *a)
         }
     }
     return false;
-}
-
-static enum gr_status prepare_answer(struct gr_job *j, int i)
-{
-    const struct gr_ask_prompt *p = &j->ask.prompt[i / j->ask.n_each];
-    const struct gr_turn_text_config c = {.tok = j->model->tok,
-                                          .stop = j->request.stop,
-                                          .n_stop = j->request.n_stop,
-                                          .max_tokens = p->max_tokens,
-                                          .min_tokens = j->ask.wishes.turn.min_tokens,
-                                          .n_logprob = j->ask.wishes.turn.n_logprob};
-    j->answer[i].job = j;
-    j->answer[i].index = i;
-    return gr_turn_text_init(&j->answer[i].turn_text, &c);
-}
-
-static enum gr_status prepare_answers(struct gr_job *j)
-{
-    const int n = j->ask.n_prompt * j->ask.n_each;
-    j->answer = calloc((size_t)n, sizeof(*j->answer));
-    if (j->answer == NULL) {
-        return GR_ENOMEM;
-    }
-    for (int i = 0; i < n; i++) {
-        j->n_answer++;
-        GR_TRY(prepare_answer(j, i));
-    }
-    return GR_OK;
 }
 
 /* Owners share the queue by their keys' digests, the first bytes of which are as good as all of them. */
@@ -479,22 +315,32 @@ static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t no
     (void)st; /* OPENED, or ERROR, has come */
 }
 
-static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
+static void open_all(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
 {
-    j->next = f->job;
-    f->job = j;
-    j->said_ns = now_ns;
-    if (prepare_answers(j) != GR_OK) {
-        fail_with(j, 500, "out of memory");
-        return;
-    }
     for (int i = 0; i < j->n_answer && !j->failed; i++) {
         if (!take_number(f, &j->answer[i])) {
-            fail_with(j, 429, "as many answers are being generated as there is room for: try again later");
+            gr_tell_failed(j, 429, "as many answers are being generated as there is room for: try again later");
         } else {
             open_answer(f, &j->answer[i], now_ns);
         }
     }
+}
+
+static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
+{
+    if (gr_front_came_before(f, j, now_ns)) {
+        return;
+    }
+    j->next = f->job;
+    f->job = j;
+    j->resumes = j->event_ids || j->once.asked;
+    if (gr_job_prepare(j) != GR_OK) {
+        gr_tell_failed(j, 500, "out of memory");
+        return;
+    }
+    j->place = gr_recall_add(f->recall, &j->owner, &j->once, j);
+    gr_front_follow(f, j, j->stream, j->event_ids, 0, now_ns);
+    open_all(f, j, now_ns);
 }
 
 /* ---- the loop ---- */
@@ -503,47 +349,64 @@ static void take_posted(struct gr_front *f, uint64_t now_ns)
 {
     pthread_mutex_lock(&f->lock);
     struct gr_job *j = f->posted;
+    struct gr_return *back = f->returned;
     f->posted = NULL;
     f->posted_end = &f->posted;
+    f->returned = NULL;
+    f->returned_end = &f->returned;
     pthread_mutex_unlock(&f->lock);
     while (j != NULL) {
         struct gr_job *next = j->next;
         begin_job(f, j, now_ns);
         j = next;
     }
-}
-
-static void look_for_gone(struct gr_front *f)
-{
-    for (struct gr_job *j = f->job; j != NULL; j = j->next) {
-        j->failed = j->failed || gr_stream_is_left(j->stream);
+    while (back != NULL) {
+        struct gr_return *next = back->next;
+        gr_front_come_back(f, back, now_ns);
+        gr_stream_drop(back->stream);
+        free(back);
+        back = next;
     }
 }
 
-static void ping(struct gr_job *j, uint64_t now_ns)
+/* A job that nobody follows any more goes on for a while, if who asked it would come back; else it is left. Returns
+ * when it is to be looked at again; UINT64_MAX. */
+static uint64_t look_for_left(const struct gr_front *f, struct gr_job *j, uint64_t now_ns)
 {
-    if (gr_stream_has_begun(j->stream) && j->request.stream && !j->failed && now_ns - j->said_ns >= GR_FRONT_PING_NS) {
-        wrote(j, gr_stream_write(j->stream, ": ping\n", 7), now_ns);
+    if (j->follower != NULL || j->untended || j->failed || gr_job_is_over(j)) {
+        j->left_ns = 0;
+        return UINT64_MAX;
     }
+    j->left_ns = j->left_ns == 0 ? GR_MAX(now_ns, 1u) : j->left_ns;
+    const uint64_t end_ns = j->left_ns + (j->resumes ? f->c.grace_ns : 0);
+    if (now_ns >= end_ns) {
+        j->failed = j->left = true;
+        return UINT64_MAX;
+    }
+    return end_ns;
 }
 
-/* Jobs whose response has ended, one way or another. */
-static void sweep(struct gr_front *f, uint64_t now_ns)
+/* Jobs whose response has ended, one way or another. Returns when to look again. */
+static uint64_t sweep(struct gr_front *f, uint64_t now_ns)
 {
+    uint64_t due_ns = f->job != NULL ? now_ns + GR_TELL_PING_NS : UINT64_MAX;
     for (struct gr_job **at = &f->job; *at != NULL;) {
         struct gr_job *j = *at;
-        ping(j, now_ns);
+        gr_tell_ping(j, now_ns);
+        f->n_follower -= gr_job_drop_followers(j);
+        const uint64_t left_ns = look_for_left(f, j, now_ns);
+        due_ns = GR_MIN(due_ns, left_ns);
         if (j->failed) {
             give_up(f, j);
         }
-        if (j->failed || j->n_over == j->n_answer) {
+        if (j->failed || gr_job_is_over(j)) {
             *at = j->next;
-            gr_stream_end(j->stream);
-            gr_job_destroy(j);
+            gr_front_retire(f, j, now_ns);
         } else {
             at = &j->next;
         }
     }
+    return due_ns;
 }
 
 uint64_t gr_front_run(struct gr_front *f, uint64_t now_ns)
@@ -552,10 +415,9 @@ uint64_t gr_front_run(struct gr_front *f, uint64_t now_ns)
     const ssize_t n = read(f->fd, &posted, sizeof(posted));
     if (n > 0) {
         take_posted(f, now_ns);
-        look_for_gone(f);
     }
-    sweep(f, now_ns);
-    return f->job != NULL ? now_ns + GR_FRONT_PING_NS : UINT64_MAX;
+    const uint64_t sweep_ns = sweep(f, now_ns), expire_ns = gr_front_expire(f, now_ns);
+    return GR_MIN(sweep_ns, expire_ns);
 }
 
 bool gr_front_has_client(const struct gr_front *f, uint32_t client)

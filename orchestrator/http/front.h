@@ -6,10 +6,23 @@
 
 #include "orchestrator/http/job.h"
 
-#define GR_FRONT_ANSWER_MAX 4096       /* answers at a time */
-#define GR_FRONT_PING_NS 5000000000ull /* a stream that has been silent for so long gets a comment */
+#define GR_FRONT_ANSWER_MAX 4096        /* answers at a time */
+#define GR_FRONT_FOLLOWER_MAX 8192      /* followers of all answers together */
+#define GR_JOB_FOLLOWER_MAX 16          /* followers of a request's answers */
+#define GR_FRONT_KEPT_MAX 1024          /* requests whose answers are over, and can be read still */
+#define GR_FRONT_KEPT_BYTES (64u << 20) /* the same, of memory; the oldest go first */
 
 struct gr_front;
+
+/* Somebody comes back to an answer, or ends it. */
+struct gr_return {
+    struct gr_api_owner owner;
+    uint64_t session;
+    uint32_t from; /* tokens of it that he has */
+    bool stops;    /* he wants it to end, and no more of it */
+    struct gr_stream *stream;
+    struct gr_return *next;
+};
 
 struct gr_front_config {
     void *ctx;
@@ -17,6 +30,9 @@ struct gr_front_config {
     enum gr_status (*say)(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
     void (*leave)(void *ctx, uint32_t client); /* the client is gone */
     uint32_t first_client;                     /* numbers from here on, GR_FRONT_ANSWER_MAX of them, are answers */
+    /* An answer goes on for so long without a follower, if its request asked for that; one that is over can be read for
+     * as long. */
+    uint64_t grace_ns;
 };
 
 GR_NODISCARD enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front **out);
@@ -29,6 +45,8 @@ int gr_front_fd(const struct gr_front *f); /* readable: gr_front_run() has somet
 
 /* Takes j. */
 void gr_front_post(struct gr_front *f, struct gr_job *j);
+/* Copies r, and holds its stream until it is answered. */
+void gr_front_post_return(struct gr_front *f, const struct gr_return *r);
 /* Somebody reads a job's response no more (gr_stream_is_left()). */
 void gr_front_post_gone(struct gr_front *f);
 

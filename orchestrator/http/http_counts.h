@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#define GR_HTTP_PATHS 12 /* those of pages.c, and all others together */
-#define GR_HTTP_CODES 19
+#define GR_HTTP_PATHS 14 /* those of pages.c, and all others together */
+#define GR_HTTP_CODES 21
 
 struct gr_http_counts {
     uint64_t n[GR_HTTP_PATHS][GR_HTTP_CODES];

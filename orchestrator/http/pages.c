@@ -1,5 +1,6 @@
 #include "orchestrator/http/pages.h"
 
+#include "common/base/session_id.h"
 #include "orchestrator/http/fleet.h"
 #include "orchestrator/http/look.h"
 #include "orchestrator/http/metrics.h"
@@ -117,6 +118,8 @@ static const struct gr_page pages[] = {
     {.path = "/tokenize", .post = true, .read = GR_READ_TOKENIZE},
     {.path = "/detokenize", .post = true, .read = GR_READ_DETOKENIZE},
     {.path = "/v1/models", .make = make_models},
+    {.path = "/v1/sessions/*/stream", .back = GR_RETURN_STREAM, .header = unkept},
+    {.path = "/v1/sessions/*/stop", .post = true, .back = GR_RETURN_STOP},
     {.path = "/v1/graft/fleet", .make = make_fleet, .header = unkept},
     {.path = "/health", .open = true, .always = true, .make = make_health},
     {.path = "/ready", .make = make_ready},
@@ -137,19 +140,56 @@ const char *gr_page_path(int i)
     return i < GR_HTTP_PATHS - 1 ? pages[i].path : "other";
 }
 
-const struct gr_page *gr_page_find(const char *path)
+/* Doubled slashes, and one at the end, are left out. */
+static void plain_path(const char *path, char plain[PATH_MAX_BYTES])
 {
-    char plain[PATH_MAX_BYTES];
     size_t n = 0;
-    for (const char *p = path; *p != '\0' && n + 1 < sizeof(plain); p++) {
+    for (const char *p = path; *p != '\0' && n + 1 < PATH_MAX_BYTES; p++) {
         if (*p != '/' || n == 0 || plain[n - 1] != '/') {
             plain[n++] = *p;
         }
     }
     n -= n > 1 && plain[n - 1] == '/';
     plain[n] = '\0';
+}
+
+/* A `*' of the pattern is one part, of anything. */
+static bool fits(const char *pattern, const char *path)
+{
+    while (*pattern != '\0') {
+        if (*pattern == '*') {
+            const size_t n = strcspn(path, "/");
+            if (n == 0) {
+                return false;
+            }
+            path += n;
+        } else if (*path++ != *pattern) {
+            return false;
+        }
+        pattern++;
+    }
+    return *path == '\0';
+}
+
+bool gr_page_session(const char *path, uint64_t *out)
+{
+    char plain[PATH_MAX_BYTES], name[GR_SESSION_ID_DIGITS + 1];
+    plain_path(path, plain);
+    const size_t before = strlen("/v1/sessions/");
+    if (strlen(plain) < before + GR_SESSION_ID_DIGITS || plain[before + GR_SESSION_ID_DIGITS] != '/') {
+        return false;
+    }
+    memcpy(name, plain + before, GR_SESSION_ID_DIGITS);
+    name[GR_SESSION_ID_DIGITS] = '\0';
+    return gr_session_id_read(name, out);
+}
+
+const struct gr_page *gr_page_find(const char *path)
+{
+    char plain[PATH_MAX_BYTES];
+    plain_path(path, plain);
     for (size_t i = 0; i < GR_ARRAY_LEN(pages); i++) {
-        if (strcmp(plain, pages[i].path) == 0) {
+        if (fits(pages[i].path, plain)) {
             return &pages[i];
         }
     }

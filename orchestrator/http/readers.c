@@ -61,7 +61,7 @@ static void fill_reply(struct gr_job *j)
     const bool chat = j->request.endpoint == GR_API_CHAT;
     j->reply = (struct gr_reply){.endpoint = j->request.endpoint,
                                  .created_s = (int64_t)time(NULL),
-                                 .model = j->request.model != NULL ? j->request.model : j->model->name,
+                                 .model = j->model->name, /* which is what the request called it, if it did */
                                  .tok = j->model->tok,
                                  .include_usage = j->request.include_usage};
     snprintf(j->reply.id, sizeof(j->reply.id), "%s-%s", chat ? "chatcmpl" : "cmpl", j->names.request_id);
@@ -86,6 +86,11 @@ static enum gr_status read_job(const struct gr_readers *r, const struct work *w,
     GR_TRY(choose_model(r, j->request.model, &j->model, e));
     j->owner = w->asked.owner;
     j->names = w->asked.names;
+    j->event_ids = w->asked.event_ids;
+    j->once = w->asked.once;
+    if (j->once.asked) {
+        gr_once_take_body(&j->once, (int)w->asked.what, w->asked.body, w->asked.len);
+    }
     const struct gr_ask_limits limits = {.base = r->c.base, .n_ctx = r->c.n_ctx(r->c.ctx, j->model)};
     GR_TRY(gr_ask_make(&j->request, j->model, &limits, &j->ask, e));
     fill_reply(j);

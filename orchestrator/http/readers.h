@@ -31,6 +31,8 @@ struct gr_asked {
     size_t len;
     struct gr_api_owner owner;
     struct gr_request_names names;
+    struct gr_once once; /* but for its body's digest */
+    bool event_ids;      /* events of its stream are to have names */
 };
 /* Takes the body. Its response goes to stream, which is held until then. */
 void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_stream *stream);

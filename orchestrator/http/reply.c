@@ -66,7 +66,7 @@ static json_t *chat_entry(const struct gr_tokenizer *tok, int32_t id, float valu
 static json_t *chat_token(const struct gr_reply *r, const struct gr_turn_text *t, uint32_t i)
 {
     const struct gr_logprobs *l = &t->logprobs;
-    const bool known = i < l->n_known;
+    const bool known = gr_logprobs_has(l, i);
     const float *value = l->value + (size_t)i * l->n_each;
     json_t *top = json_array();
     for (uint32_t k = 0; known && k + 1 < l->n_each; k++) {
@@ -124,7 +124,7 @@ static json_t *completion_logprobs(const struct gr_reply *r, const struct gr_tur
     size_t at = first > 0 ? t->text_end[first - 1] : 0;
     size_t offset = characters(t->stream.text, GR_MIN(at, t->stream.len));
     for (uint32_t i = first; i < end; i++) {
-        const bool known = i < t->logprobs.n_known;
+        const bool known = gr_logprobs_has(&t->logprobs, i);
         json_array_append_new(tokens, token_string(r->tok, t->token[i], NULL));
         json_array_append_new(values, known ? json_real(value_of(t->logprobs.value[(size_t)i * t->logprobs.n_each]))
                                             : json_null());

@@ -14,7 +14,7 @@ struct gr_reply {
     enum gr_api_endpoint endpoint;
     char id[GR_REPLY_ID_MAX];
     int64_t created_s;
-    const char *model; /* as the request named it */
+    const char *model;
     const struct gr_tokenizer *tok;
     bool include_usage;
 };

@@ -16,6 +16,7 @@ struct gr_stream {
     bool left; /* it has no reader any more */
     int http_status;
     const char *type;
+    uint64_t session;
     bool ended, cut;
     char *bytes; /* owned: [at, len) wait */
     size_t at, len, cap;
@@ -66,6 +67,13 @@ static void wake_reader(struct gr_stream *s)
 }
 
 /* ---- who makes it ---- */
+
+void gr_stream_name(struct gr_stream *s, uint64_t session)
+{
+    pthread_mutex_lock(&s->lock);
+    s->session = session;
+    pthread_mutex_unlock(&s->lock);
+}
 
 void gr_stream_begin(struct gr_stream *s, int http_status, const char *type)
 {
@@ -137,9 +145,19 @@ enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n)
 
 enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text)
 {
-    const size_t n = strlen(text);
+    return gr_stream_write_named_event(s, NULL, text);
+}
+
+enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, const char *text)
+{
+    const size_t n = strlen(text), n_id = id != NULL ? strlen(id) : 0;
     pthread_mutex_lock(&s->lock);
-    const enum gr_status st = let_in(s, 6 + n + 2);
+    const enum gr_status st = let_in(s, 4 + n_id + 1 + 6 + n + 2);
+    if (st == GR_OK && id != NULL) {
+        append(s, "id: ", 4);
+        append(s, id, n_id);
+        append(s, "\n", 1);
+    }
     if (st == GR_OK) {
         append(s, "data: ", 6);
         append(s, text, n);
@@ -189,11 +207,12 @@ void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e)
 
 /* ---- who sends it ---- */
 
-int gr_stream_head(struct gr_stream *s, const char **type_out)
+int gr_stream_head(struct gr_stream *s, const char **type_out, uint64_t *session_out)
 {
     pthread_mutex_lock(&s->lock);
     const int http_status = s->http_status;
     *type_out = s->type;
+    *session_out = s->session;
     pthread_mutex_unlock(&s->lock);
     return http_status;
 }

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define GR_STREAM_BYTES_MAX (4u << 20) /* that wait to be read */
 
@@ -20,6 +21,8 @@ void gr_stream_drop(struct gr_stream *s);
 
 /* ---- who makes it ---- */
 
+/* The session whose answer it is, for its head; before the head. */
+void gr_stream_name(struct gr_stream *s, uint64_t session);
 /* type: static text. Once. */
 void gr_stream_begin(struct gr_stream *s, int http_status, const char *type);
 bool gr_stream_has_begun(struct gr_stream *s);
@@ -27,6 +30,8 @@ bool gr_stream_has_begun(struct gr_stream *s);
 GR_NODISCARD enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n);
 /* "data: TEXT" and a blank line, of a stream of events; all of it or nothing. */
 GR_NODISCARD enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text);
+/* The same with a line "id: ID" before it; NULL: without. */
+GR_NODISCARD enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, const char *text);
 /* False: the response has not begun. Else a stream of events has a comment more; others are as they were. */
 bool gr_stream_ping(struct gr_stream *s);
 void gr_stream_end(struct gr_stream *s);
@@ -35,8 +40,8 @@ void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e);
 
 /* ---- who sends it ---- */
 
-/* 0: nothing has begun yet. */
-int gr_stream_head(struct gr_stream *s, const char **type_out);
+/* 0: nothing has begun yet. *session_out: 0: it has no name. */
+int gr_stream_head(struct gr_stream *s, const char **type_out, uint64_t *session_out);
 /* Up to cap bytes. 0 with *ended_out false: none is there; cut_out: it has ended in the middle. */
 size_t gr_stream_read(struct gr_stream *s, char *to, size_t cap, bool *ended_out, bool *cut_out);
 /* The reader waits, and is woken once: by the head (for_head) or by bytes or the end; at once where they are there. */
