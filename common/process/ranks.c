@@ -305,10 +305,9 @@ void gr_ranks_finish(struct gr_ranks *r)
 {
     gr_ranks_let_go(r);
     if (r->watches) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += GRACE_MS / 1000;
-        if (pthread_timedjoin_np(r->watcher, NULL, &until) != 0) {
+        const uint64_t at_ns = gr_clock_ns() + GRACE_MS * GR_MS;
+        const struct timespec until = {.tv_sec = (time_t)(at_ns / GR_S), .tv_nsec = (long)(at_ns % GR_S)};
+        if (pthread_clockjoin_np(r->watcher, NULL, CLOCK_MONOTONIC, &until) != 0) {
             kill_all(r);
             pthread_join(r->watcher, NULL);
         }

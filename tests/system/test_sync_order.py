@@ -2,15 +2,18 @@
 """Nothing leaves a server before its record is as durable as was promised, and a start from what was synced is right.
 
 kill -9 leaves what was written in the page cache, so it tests neither. Here every write, sync, rename and message is
-noted in its order (sync_order.c), the disk is slow, and a journal is put back to its state at the last sync.
+noted in its order (sync_order.c), the disk is slow, and a journal is put back to its state at the last sync. A disk that
+is very slow, or hangs, holds nobody but those who wait for a record.
 
 usage: test_sync_order.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import re
+import signal
 import struct
 import threading
 
@@ -28,16 +31,17 @@ SEGMENT_HEAD, RECORD_HEAD, RECORD_TAIL = 96, 48, 8
 class Watched(Folder):
     """Servers that are started in it have their order noted."""
 
-    def __init__(self):
+    def __init__(self, delay_ms=DELAY_MS):
         super().__init__()
-        self.log = self.path("order")
+        self.log, self.hang = self.path("order"), self.path("hang")
+        self.delay_ms = delay_ms
         self.watches = True
 
     def env(self, **more):
         env = super().env(**more)
         if self.watches:
             env.update(LD_PRELOAD=os.path.join(BUILD, "tests/system/libsync_order.so"), GRAFT_ORDER_LOG=self.log,
-                       GRAFT_ORDER_DELAY_MS=str(DELAY_MS))
+                       GRAFT_ORDER_DELAY_MS=str(self.delay_ms), GRAFT_ORDER_HANG=self.hang)
         return env
 
 
@@ -62,9 +66,10 @@ class Order:
 
     def __init__(self, path):
         self.files, self.sockets, self.syncs, self.names, self.folder_syncs = {}, {}, {}, {}, []
+        self.waits = []  # (number, number): of a sync's begin and its end
         with open(path, "rb") as f:
             data = f.read()
-        at = number = 0
+        at = number = begun = 0
         while at + 16 <= len(data):
             kind, n, inode = data[at:at + 1], *struct.unpack_from("<IQ", data, at + 4)
             body = data[at + 16:at + 16 + n]
@@ -74,6 +79,9 @@ class Order:
                 (self.files if kind == b"W" else self.sockets).setdefault(inode, Stretch()).add(number, body)
             elif kind == b"S":
                 self.syncs.setdefault(inode, []).append(number)
+                self.waits.append((begun, number))
+            elif kind == b"B":
+                begun = number
             elif kind == b"R":
                 self.names[inode] = (body.decode(), number)
             elif kind == b"D":
@@ -110,13 +118,23 @@ class Order:
         return out
 
     def told(self):
-        """Of each request when its response began, and when its end was sent (None: it was not)."""
+        """Of each request for a stream when its response began, and when its end was sent (None: it was not)."""
+        out = {}
+        for s in self.sockets.values():
+            head = re.search(rb"X-Request-Id: ([0-9a-f]{32})", s.bytes)
+            if head and b"text/event-stream" in s.bytes:
+                end = re.search(rb'"finish_reason":"[a-z]', s.bytes)
+                out[head.group(1).decode()] = (s.ends[0][1], s.event_of(end.end()) if end else None)
+        return out
+
+
+    def streams(self):
+        """Of each request that was answered the events in which something was sent to it."""
         out = {}
         for s in self.sockets.values():
             head = re.search(rb"X-Request-Id: ([0-9a-f]{32})", s.bytes)
             if head:
-                end = re.search(rb'"finish_reason":"[a-z]', s.bytes)
-                out[head.group(1).decode()] = (s.ends[0][1], s.event_of(end.end()) if end else None)
+                out[head.group(1).decode()] = [number for _, number in s.ends]
         return out
 
 
@@ -137,10 +155,10 @@ def check(order):
 
 
 @contextlib.contextmanager
-def watched(folder, port, watches):
+def watched(folder, port, watches, *args):
     folder.watches = watches
-    with Endpoint("--journal", folder.path("journal"), "--model", TARGET, spawn=False, control=f"127.0.0.1:{port}",
-                  folder=folder) as s:
+    with Endpoint("--journal", folder.path("journal"), "--model", TARGET, *args, spawn=False,
+                  control=f"127.0.0.1:{port}", folder=folder) as s:
         folder.watches = False
         yield s
 
@@ -224,6 +242,65 @@ def what_was_synced_is_enough_to_start_from():
                 prompt = PROMPTS[0] if int(request, 16) == 99 else PROMPTS[(int(request, 16) - 1) % len(PROMPTS)]
                 assert got["finish_reason"] == "length" and got["token_ids"] == want[prompt], (request, got)
         print(f"# {len(sessions)} answers that had begun are whole after a start from the last sync", flush=True)
+
+
+@case
+def a_slow_disk_holds_nobody_else():
+    """Syncs take two seconds. Streams go on while others wait for their records, and the server answers and condemns nobody."""
+    needs_preload()
+    folder, port = Watched(2000), free_port()
+    with watched(folder, port, True) as s, worker("graft-target", folder, s.address, "--max-model-len", "4096") as t:
+        s.wait()
+        over = threading.Event()
+
+        def stream_on(k):
+            while not over.is_set():
+                ask(s, f"{1000 + next(k):032x}", PROMPTS[0], 3000)
+
+        count = itertools.count()
+        streams = [threading.Thread(target=stream_on, args=(count,)) for _ in range(2)]
+        for x in streams:
+            x.start()
+        for i in range(4):
+            ask(s, f"{i + 1:032x}", PROMPTS[i], 4)
+            assert s.ask("GET", "/health", headers={"X-Request-Id": f"{2000 + i:032x}"})[0] == 200
+        over.set()
+        for x in streams:
+            x.join()
+        workers = s.list()["workers"]
+        lost = {k: v for k, v in s.metrics().items() if "workers_lost" in k}
+        assert [x["pid"] for x in workers] == [t.pid] and lost and not any(lost.values()), (workers, lost, s.log())
+    order = Order(folder.log)
+    sessions, sent = check(order), order.streams()
+    assert sum(ended for _, ended in sessions.values()) >= 6, sessions
+    inside = [(begin, end, k) for begin, end in order.waits for k, x in sent.items()
+              if int(k, 16) in range(1000, 2000) and x[0] < begin and end < x[-1]]
+    moving = [x for x in inside if any(x[0] < e < x[1] for e in sent[x[2]])]  # else it is over, and waits to be told so
+    assert moving, inside
+    answered = [k for k, x in sent.items() if int(k, 16) >= 2000 and any(b < x[0] < e for b, e in order.waits)]
+    assert answered, (sent, order.waits)
+    print(f"# streams went on during {len(moving)} of {len(inside)} syncs, /health was answered during {len(answered)}",
+          flush=True)
+
+
+@case
+def a_disk_that_hangs_does_not_hold_the_end():
+    needs_preload()
+    folder, port = Watched(), free_port()
+    with watched(folder, port, True, "--drain-timeout", "1") as s, worker("graft-target", folder, s.address, *SMALL):
+        s.wait()
+        ask(s, f"{1:032x}", PROMPTS[0])
+        with open(folder.hang, "w", encoding="utf-8"):
+            pass
+        waits = threading.Thread(target=ask, args=(s, f"{2:032x}", PROMPTS[1]))
+        waits.start()
+        wait_for(lambda: len(s.sessions()) == 1)
+        s.p.send_signal(signal.SIGTERM)
+        assert s.p.wait(timeout=60 * SLOW) == 1, s.log()
+        waits.join()
+        assert s.log().count("has not synced records") == 1, s.log()
+    sessions = check(Order(folder.log))
+    assert [request for request, _ in sessions.values()] == [f"{1:032x}"], sessions
 
 
 if __name__ == "__main__":
