@@ -67,6 +67,23 @@ void gr_utf8_mend(char *text, size_t n)
     }
 }
 
+/* Of a whole character. The second range (U+0080 to U+009F) is obeyed as well. */
+static bool is_control(const uint8_t *p)
+{
+    return p[0] < 0x20 || p[0] == 0x7f || (p[0] == 0xc2 && p[1] < 0xa0);
+}
+
+size_t gr_utf8_n_plain(const char *text, size_t n)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    size_t at = 0, len = 0;
+    while (at < n && gr_utf8_next(p + at, n - at, &len) == GR_UTF8_CHAR &&
+           (!is_control(p + at) || p[at] == '\n' || p[at] == '\t')) {
+        at += len;
+    }
+    return at;
+}
+
 /* One byte of what is not shown as it is. */
 static size_t spell(uint8_t c, char out[5])
 {
@@ -83,7 +100,7 @@ size_t gr_utf8_show(const char *text, size_t n, char *out, size_t cap)
     for (size_t i = 0; i < n;) {
         size_t len = 0;
         char spelled[5];
-        const bool whole = gr_utf8_next(p + i, n - i, &len) == GR_UTF8_CHAR && p[i] >= 0x20 && p[i] != 0x7f;
+        const bool whole = gr_utf8_next(p + i, n - i, &len) == GR_UTF8_CHAR && !is_control(p + i);
         len = whole ? len : 1; /* bytes that are no character one by one */
         const size_t more = whole ? len : spell(p[i], spelled);
         if (n_out + more > cap - 1) {

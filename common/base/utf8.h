@@ -20,6 +20,10 @@ bool gr_utf8_valid(const char *text, size_t n);
 /* Each byte that belongs to no character becomes `?': the text keeps its length. */
 void gr_utf8_mend(char *text, size_t n);
 
+/* How many bytes at the beginning are characters that a terminal shows and does not obey: no control character but line
+ * ends and tabs, whole characters only. */
+size_t gr_utf8_n_plain(const char *text, size_t n);
+
 /* One line for people: control characters and bytes that belong to no character are spelled \n, \t, \x1b. Writes whole
  * characters and spellings only, as many as fit into cap - 1 bytes, and a NUL; returns how many bytes. cap: at least 1.
  */

@@ -2,6 +2,7 @@
 #include "common/base/log.h"
 #include "common/base/out_guard.h"
 #include "orchestrator/cli/generate_internal.h"
+#include "orchestrator/cli/text_out.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -67,7 +68,7 @@ void generation_show_held(struct gr_generation *g)
  * ended by who reads signals. */
 static bool write_out(struct gr_generation *g, const char *text, size_t len)
 {
-    if (len == 0 || (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0)) {
+    if (len == 0 || gr_text_out(text, len)) {
         return true;
     }
     if (gr_out_cut_by() != 0) {

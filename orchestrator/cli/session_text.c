@@ -5,6 +5,7 @@
 #include "model/tokenizer/tokenizer_of_model.h"
 #include "orchestrator/answer/text_stream.h"
 #include "orchestrator/cli/listing.h"
+#include "orchestrator/cli/text_out.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -52,8 +53,8 @@ static int print(uint64_t session, const struct gr_msg_read_text *m, struct gr_t
 {
     size_t n = 0;
     const char *p = gr_text_stream_take(text, &n);
-    fwrite(p, 1, n, stdout);
-    putchar('\n');
+    const bool told = gr_text_out(p, n) && putchar('\n') != EOF;
+    (void)told; /* main() tells of output that is lost */
     if (m->in_turn || m->text[0] != '\0') {
         fprintf(stderr, "session %" GR_SESSION_ID_PRI ": %s%s%s\n", session, reason(m), m->text[0] != '\0' ? ": " : "",
                 m->text);

@@ -80,6 +80,23 @@ static void test_show(void **state)
     shows("ab\xff", 6, "ab");
     shows("ab\xff", 7, "ab\\xff");
     shows("abc", 1, "");
+    shows("\xc2\x9b"
+          "1m\xc2\xa0",
+          60, "\\xc2\\x9b1m\xc2\xa0"); /* another way to write ESC [ */
+}
+
+static void test_plain(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+    } all[] = {{"", 0},          {"a\n\tb" EURO, 7}, {"ab\x1b[1m", 2}, {"a\r", 1},          {"\x7f", 0},
+               {"a\xc2\x9b", 1}, {"\xc2\xa0", 2},    {"a\xff", 1},     {EURO "\xe2\x82", 3}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
+        assert_int_equal(gr_utf8_n_plain(all[i].text, strlen(all[i].text)), all[i].n);
+    }
+    assert_int_equal(gr_utf8_n_plain("a\0b", 3), 1);
 }
 
 /* Whatever a user has given: a message is one line of UTF-8. */
@@ -104,10 +121,8 @@ static void test_log_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_valid),
-        cmocka_unit_test(test_mend),
-        cmocka_unit_test(test_show),
-        cmocka_unit_test(test_log_lines),
+        cmocka_unit_test(test_valid), cmocka_unit_test(test_mend),      cmocka_unit_test(test_show),
+        cmocka_unit_test(test_plain), cmocka_unit_test(test_log_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
