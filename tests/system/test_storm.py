@@ -7,7 +7,6 @@ GRAFT_TEST_KILLS=N: kills of a storm (default 40; the long form has 5000). GRAFT
 usage: test_storm.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import contextlib
-import json
 import os
 import random
 import signal
@@ -18,14 +17,15 @@ import time
 
 from endpoint import Endpoint
 from harness import BUILD, DRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from kept import Answer, Kept
 from served import Folder, free_port
 
 N_KILL = int(os.environ.get("GRAFT_TEST_KILLS", "40"))
 SEED = int(os.environ.get("GRAFT_TEST_SEED", str(int(time.time()))))
 N_CLIENT = 64 if SLOW == 1 else 12
 N_TOKEN = 240 if SLOW == 1 else 100  # an answer takes as long as several kills
-WAIT_S = 300  # until every stream has moved again: it is a second or ten
-VICTIMS = ("graft-draft", "graft-target")
+WAIT_S = 300  # until every stream has moved again (it is a second or ten), and for an answer that breaks
+VICTIMS = os.environ.get("GRAFT_TEST_VICTIMS", "graft-draft graft-target").split()
 PROMPTS = ("import os", "class Stack:", "def fibonacci(n):", "for i in range(10):")
 
 
@@ -88,30 +88,32 @@ class Fleet:
         return set(self.processes()) if victim == "graft" and self.spawned else {victim}
 
 
-class Client:
-    """Asks for one answer after the other, and holds each against what it must be."""
+class Told(Answer):
+    """An answer whose client sees it move."""
 
-    def __init__(self, s, asked, seed):
-        self.s, self.asked, self.rng = s, asked, random.Random(seed)
-        self.n_event, self.n_answer, self.wrong = 0, 0, None
+    def __init__(self, client):
+        super().__init__()
+        self.client = client
+
+    def take(self, name, data):
+        super().take(name, data)
+        self.client.n_event += 1
+
+
+class Client:
+    """Asks for one answer after the other, goes on with each where its stream breaks, and holds it against what it must be."""
+
+    def __init__(self, s, asked, name, seed):
+        self.s, self.asked, self.name, self.rng = s, asked, name, random.Random(seed)
+        self.n_event, self.n_asked, self.n_answer, self.wrong = 0, 0, 0, None
 
     def answer(self, body):
         """Text, how it ended, and how many tokens it had."""
-        text, reason, usage = "", None, None
-        c, r = self.s.open("POST", "/v1/completions", dict(body, stream=True, stream_options={"include_usage": True}), timeout=WAIT_S)
-        with contextlib.closing(c):
-            assert r.status == 200, r.read()
-            for line in r:
-                if line == b"data: [DONE]\n":
-                    return text, reason, usage["completion_tokens"]
-                if line.startswith(b"data: "):
-                    event = json.loads(line[6:])
-                    assert "error" not in event, event
-                    usage = event["usage"] or usage
-                    text += "".join(choice["text"] for choice in event["choices"])
-                    reason = next((choice["finish_reason"] for choice in event["choices"]), None) or reason
-                    self.n_event += 1
-        raise AssertionError(f"the stream ends after {len(text)} bytes of text")
+        self.n_asked += 1
+        kept = Kept(self.s, "/v1/completions", body, key=f"{self.name}-{self.n_asked}", seconds=WAIT_S)
+        kept.answer = Told(self)
+        got = kept.read()
+        return got.text, got.finish, got.usage["completion_tokens"]
 
     def go_on(self, stop):
         try:
@@ -129,7 +131,7 @@ class Load:
 
     def __init__(self, s, rng):
         asked = list(bodies())
-        self.clients = [Client(s, asked, rng.random()) for _ in range(N_CLIENT)]
+        self.clients = [Client(s, asked, f"client-{i}", rng.random()) for i in range(N_CLIENT)]
         self.stop = threading.Event()
         self.threads = [threading.Thread(target=c.go_on, args=(self.stop,)) for c in self.clients]
 
