@@ -106,10 +106,10 @@ MANY = 2500 if SLOW == 1 else 500  # tokens of an answer that is met in its mids
 class Taken:
     """What came of a stream of `n` tokens of completions, what it said last, and the error that ended it, if one did."""
 
-    def __init__(self, client, n):
+    def __init__(self, client, n, headers=None):
         self.pieces, self.reason, self.error = [], None, None
         self.events = client.completions.create(model="target", prompt=PROMPT, temperature=0, max_tokens=n, stream=True,
-                                                extra_body={"ignore_eos": True})
+                                                extra_body={"ignore_eos": True}, extra_headers=headers)
 
     def take(self, n_piece=None):
         """Until there are so many pieces; without a number until the end."""
@@ -130,15 +130,17 @@ class Taken:
 
 @case
 def pings_are_no_events():
-    """A stream that waits for a target for longer than pings take to come goes on as if nothing had been."""
+    """Streams that wait for a target for longer than pings take to come go on as if nothing had been; also with event ids,
+    with which a ping that ends as an event does would be taken for one."""
     with asked("--model", TARGET, spawn=False) as (s, client):
-        waits = Taken(client, 16)
+        waiting = [Taken(client, 16), Taken(client, 16, {"X-Graft-Event-Ids": "1"})]
         c, r = s.open("POST", "/v1/completions", {"prompt": PROMPT, "stream": True, "max_tokens": 1})  # is told no earlier
         with contextlib.closing(c):
             assert r.readline() == b": ping\n"
         with worker("graft-target", s.folder, s.address):
-            assert waits.take().error is None and waits.reason == "length", waits.error
-            assert waits.text() == s.complete(ignore_eos=True)["choices"][0]["text"], waits.text()
+            for waits in waiting:
+                assert waits.take().error is None and waits.reason == "length", waits.error
+                assert waits.text() == s.complete(ignore_eos=True)["choices"][0]["text"], waits.text()
 
 
 @case
