@@ -16,7 +16,7 @@ import threading
 import time
 
 from endpoint import Endpoint
-from harness import BUILD, DRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from harness import BUILD, DRAFT, SLOW, TARGET, Skip, alive, case, children, generate, main, wait_for
 from kept import Answer, Kept
 from served import Folder, free_port
 
@@ -203,6 +203,19 @@ def is_counted(fleet, load):
     assert m["graft_requests_total"] == load.n_answer(), (m["graft_requests_total"], load.n_answer())
     wait_for(lambda: len(fleet.processes()) == 3, WAIT_S)
     assert fleet.n_process() == (4 if fleet.spawned else 6), fleet.n_process()
+
+
+@case
+def a_server_that_is_killed_is_soon_there_again():
+    """Its workers keep their KV, and its clients go on where they were; limits are wide, and the times are told."""
+    if "graft" not in VICTIMS:
+        raise Skip("the server is no victim")
+    with contextlib.ExitStack() as stack:
+        fleet = Fleet(stack, False)
+        with Load(fleet.s, random.Random(SEED)) as load:
+            took = [one_kill(fleet, load, "graft") for _ in range(3)]
+        print(f"# {N_CLIENT} streams all move again {', '.join(f'{t:.2f}' for t in took)} s after their server was killed", flush=True)
+        assert min(took) < 30 * SLOW, took  # of a machine of its own: under 2 s
 
 
 @case
