@@ -193,7 +193,7 @@ def a_terminal_that_stands_still_ends_with_a_signal():
                               "--max-tokens", "3000", args], stdin=follow, stdout=follow, stderr=follow)
         asleep = ("wait_woken", "n_tty_write", *(("poll_schedule_timeout.constprop.0",) if args == "--json" else ()))
         stuck = lambda p=p, w=asleep: open(f"/proc/{p.pid}/wchan", encoding="utf-8").read() in w
-        wait_for(lambda: is_full(follow) or n_unread(lead) > 1000 and stuck())
+        wait_for(lambda: is_full(follow) or n_unread(lead) > 1000 and stuck(), 120)
         p.send_signal(sig)
         assert p.wait(timeout=20 * SLOW) == 128 + sig, args
         os.close(follow)
