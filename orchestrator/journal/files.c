@@ -34,5 +34,15 @@ static int sync_dir(void *ctx, int dir)
     return fsync(dir);
 }
 
-const struct gr_journal_files gr_journal_system_files = {
-    .create = create_file, .write = write_file, .sync_data = sync_data, .rename = rename_file, .sync_dir = sync_dir};
+static int remove_file(void *ctx, int dir, const char *name)
+{
+    (void)ctx;
+    return unlinkat(dir, name, 0);
+}
+
+const struct gr_journal_files gr_journal_system_files = {.create = create_file,
+                                                         .write = write_file,
+                                                         .sync_data = sync_data,
+                                                         .rename = rename_file,
+                                                         .sync_dir = sync_dir,
+                                                         .remove = remove_file};

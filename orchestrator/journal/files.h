@@ -14,6 +14,7 @@ struct gr_journal_files {
     int (*sync_data)(void *ctx, int fd);
     int (*rename)(void *ctx, int dir, const char *from, const char *to);
     int (*sync_dir)(void *ctx, int dir);
+    int (*remove)(void *ctx, int dir, const char *name);
 };
 
 extern const struct gr_journal_files gr_journal_system_files;

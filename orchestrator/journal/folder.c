@@ -142,9 +142,12 @@ static enum gr_status load(int fd, const char *name, uint8_t **bytes_out, size_t
     return GR_OK;
 }
 
-static enum gr_status replay_one(struct gr_replay *r, const char *name, const uint8_t *p, size_t n)
+/* damaged_out: something is missing in it, or right before it. */
+static enum gr_status replay_one(struct gr_replay *r, const char *name, const uint8_t *p, size_t n, bool *damaged_out)
 {
+    const uint64_t n_lost = gr_replay_n_lost(r);
     const enum gr_status st = gr_replay_segment(r, gr_segment_generation(name), p, n);
+    *damaged_out = st == GR_EFORMAT || gr_replay_n_lost(r) != n_lost;
     if (st == GR_EFORMAT) {
         log_warn("journal: %s: its first %d bytes are damaged, and with them all of it: sessions that may have had "
                  "records there are not served",
@@ -158,41 +161,126 @@ static enum gr_status replay_one(struct gr_replay *r, const char *name, const ui
     return st;
 }
 
-static enum gr_status read_one(struct gr_journal_folder *f, struct gr_replay *r, const char *name)
+static enum gr_status count_one(struct gr_space *space, const uint8_t *p, size_t n)
 {
+    struct gr_segment_head h;
+    gr_space_add_segment(space);
+    const enum gr_status st = gr_segment_head_decode(p, n, &h); /* as before, when it was read */
+    return st != GR_OK ? st : gr_space_add_all(space, p, n, gr_segment_head_bytes(&h), h.salt);
+}
+
+static enum gr_status read_one(struct gr_journal_folder *f, struct gr_replay *r, uint64_t generation,
+                               struct gr_space *space, uint64_t *run)
+{
+    char name[GR_SEGMENT_NAME_BYTES];
     uint8_t *bytes = NULL;
     size_t n = 0;
+    bool damaged = false;
+    gr_segment_name(generation, name);
     const int fd = openat(f->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {
         return cannot(name, "cannot be opened");
     }
     enum gr_status st = load(fd, name, &bytes, &n);
     close(fd);
-    if (st == GR_OK) {
-        st = replay_one(r, name, bytes, n);
-        free(bytes);
+    if (st != GR_OK) {
+        return st;
     }
-    f->last_generation = gr_segment_generation(name);
+    st = replay_one(r, name, bytes, n, &damaged);
+    if (damaged) {
+        gr_space_finish(space);
+        *run = generation + 1;
+    } else if (st == GR_OK) {
+        st = count_one(space, bytes, n);
+    }
+    free(bytes);
+    f->last_generation = generation;
     return st;
 }
+
+/* ---- which there are ---- */
 
 static int scan(int dir, struct dirent ***names)
 {
     return scandirat(dir, ".", names, is_segment, by_name);
 }
 
-enum gr_status gr_journal_folder_read(struct gr_journal_folder *f, struct gr_replay *r)
+void gr_segment_list_finish(struct gr_segment_list *l)
+{
+    free(l->generation);
+    free(l->is_old);
+    *l = (struct gr_segment_list){0};
+}
+
+/* The first generation that a segment stands for; its own, where that is not told. */
+static uint64_t stands_from(int dir, uint64_t generation)
+{
+    char name[GR_SEGMENT_NAME_BYTES];
+    uint8_t head[GR_COMPACTED_HEAD_BYTES];
+    struct gr_segment_head h;
+    gr_segment_name(generation, name);
+    const int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const ssize_t n = fd >= 0 ? pread(fd, head, sizeof(head), 0) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    const bool told = n > 0 && gr_segment_head_decode(head, (size_t)n, &h) == GR_OK && h.generation == generation &&
+                      h.from_generation != 0;
+    return told ? h.from_generation : generation;
+}
+
+static void mark_old(int dir, struct gr_segment_list *l)
+{
+    uint64_t least = UINT64_MAX; /* that later ones stand for; only from there on to theirs */
+    for (size_t i = l->n; i-- > 0;) {
+        l->is_old[i] = l->generation[i] >= least;
+        if (!l->is_old[i]) {
+            const uint64_t from = stands_from(dir, l->generation[i]);
+            least = from < l->generation[i] ? from : UINT64_MAX;
+        }
+    }
+}
+
+enum gr_status gr_journal_folder_list(int dir, uint64_t from, uint64_t to, struct gr_segment_list *out)
 {
     struct dirent **name = NULL;
-    const int n = scan(f->fd, &name);
+    const int n = scan(dir, &name);
     if (n < 0) {
         return cannot("its folder", "cannot be read");
     }
-    enum gr_status st = GR_OK;
+    struct gr_segment_list l = {.generation = calloc((size_t)n + 1, sizeof(*l.generation)),
+                                .is_old = calloc((size_t)n + 1, sizeof(*l.is_old))};
+    const bool room = l.generation != NULL && l.is_old != NULL;
     for (int i = 0; i < n; i++) {
-        st = st == GR_OK ? read_one(f, r, name[i]->d_name) : st;
+        const uint64_t generation = gr_segment_generation(name[i]->d_name);
+        if (room && generation >= from && generation <= to) {
+            l.generation[l.n++] = generation;
+        }
         free(name[i]);
     }
     free((void *)name);
+    if (!room) {
+        log_error("journal: out of memory for the names of %d segments", n);
+        gr_segment_list_finish(&l);
+        return GR_ENOMEM;
+    }
+    mark_old(dir, &l);
+    *out = l;
+    return GR_OK;
+}
+
+enum gr_status gr_journal_folder_read(struct gr_journal_folder *f, struct gr_replay *r, struct gr_space *space,
+                                      uint64_t *run_out)
+{
+    struct gr_segment_list l;
+    enum gr_status st = gr_journal_folder_list(f->fd, 0, UINT64_MAX, &l);
+    if (st != GR_OK) {
+        return st;
+    }
+    *run_out = 1;
+    for (size_t i = 0; st == GR_OK && i < l.n; i++) {
+        st = l.is_old[i] ? GR_OK : read_one(f, r, l.generation[i], space, run_out);
+    }
+    gr_segment_list_finish(&l);
     return st;
 }

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/session_id.h"
+#include "orchestrator/journal/compact.h"
 #include "orchestrator/journal/folder.h"
 #include "orchestrator/journal/segment.h"
 
@@ -15,7 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TOLD_MAX 20 /* damaged sessions that have a line each */
+#define TOLD_MAX 20           /* damaged sessions that have a line each */
+#define WASTE_PART 16         /* less waste than this part of a segment is left */
+#define FILE_BYTES_LEAST 4096 /* that a segment takes beside its records: a file has a block at least */
 
 /* Records that wait for the disk. */
 struct batch {
@@ -36,6 +39,10 @@ struct gr_journal {
     bool started;
     struct gr_segment segment;
     struct batch writing;
+    struct gr_space space;      /* what segments from run_from on take */
+    uint64_t run_from;          /* the first generation after all that is damaged */
+    struct gr_compact *compact; /* owned; NULL: nothing is being compacted */
+    bool compacts;              /* or what the folder has is not known, until it is read again */
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t more;
@@ -191,19 +198,73 @@ int gr_journal_fd(const struct gr_journal *j)
 
 /* ---- the thread ---- */
 
-/* False: all is written, and the journal ends. */
+/* False: all is written, and the journal ends. It is empty where nothing waits, and something is being compacted. */
 static bool take_batch(struct gr_journal *j)
 {
     pthread_mutex_lock(&j->lock);
-    while (j->waiting.n == 0 && !j->ending) {
+    while (j->waiting.n == 0 && !j->ending && j->compact == NULL) {
         pthread_cond_wait(&j->more, &j->lock);
     }
+    const bool ends = j->waiting.n == 0 && j->ending;
     const struct batch empty = {.p = j->writing.p, .cap = j->writing.cap};
     j->writing = j->waiting;
     j->waiting = empty;
     pthread_mutex_unlock(&j->lock);
-    return j->writing.n > 0;
+    return !ends;
 }
+
+/* ---- compacting ---- */
+
+/* Compacting has ended, or could not begin. The journal goes on whatever it says. */
+static void take_compacted(struct gr_journal *j, enum gr_status st, const struct gr_space *then, uint64_t to)
+{
+    if (st == GR_OK) {
+        log_info("journal: segments up to %016" PRIx64 " are one: %" PRIu64 " bytes are gone", to,
+                 gr_space_waste(then));
+        st = gr_space_forget(&j->space, then);
+        gr_space_add_segment(&j->space);
+    }
+    if (st == GR_EFORMAT) { /* they stay, and what follows is counted anew */
+        gr_space_finish(&j->space);
+        j->run_from = to + 1;
+    }
+    j->compacts = st != GR_ENOMEM && st != GR_ECLOSED;
+}
+
+/* The segments before the one that is written to are all that is counted. */
+static void consider_compacting(struct gr_journal *j)
+{
+    const uint64_t waste = gr_space_waste(&j->space), need = gr_space_need(&j->space);
+    struct gr_compact_config c = {.files = j->segment.files,
+                                  .dir = j->folder.fd,
+                                  .from = j->run_from,
+                                  .to = j->segment.head.generation - 1,
+                                  .last_seq = j->segment.head.first_seq - 1};
+    if (!j->compacts || j->compact != NULL || c.to < c.from || need > GR_COMPACT_NEED_MAX || waste <= need ||
+        waste < j->segment_bytes / WASTE_PART) {
+        return;
+    }
+    randombytes_buf(&c.salt, sizeof(c.salt));
+    enum gr_status st = gr_space_copy(&j->space, &c.space);
+    if (st == GR_OK && (st = gr_compact_begin(&c, &j->compact)) != GR_OK) {
+        gr_space_finish(&c.space);
+    }
+    if (st != GR_OK) {
+        take_compacted(j, st, NULL, c.to);
+    }
+}
+
+static void compact_piece(struct gr_journal *j)
+{
+    const enum gr_status st = j->compact != NULL ? gr_compact_step(j->compact) : GR_AGAIN;
+    if (st != GR_AGAIN) {
+        take_compacted(j, st, gr_compact_space(j->compact), gr_compact_last(j->compact));
+        gr_compact_destroy(j->compact);
+        j->compact = NULL;
+    }
+}
+
+/* ---- writing ---- */
 
 static enum gr_status write_part(struct gr_journal *j, const uint8_t *p, size_t n)
 {
@@ -211,7 +272,9 @@ static enum gr_status write_part(struct gr_journal *j, const uint8_t *p, size_t 
         return GR_OK;
     }
     GR_TRY(gr_segment_write(&j->segment, p, n));
-    return gr_segment_sync(&j->segment);
+    GR_TRY(gr_segment_sync(&j->segment));
+    j->compacts = gr_space_add_all(&j->space, p, n, 0, j->salt) == GR_OK && j->compacts; /* else not all is counted */
+    return GR_OK;
 }
 
 static enum gr_status begin_segment(struct gr_journal *j, uint64_t generation, uint64_t first_seq)
@@ -228,6 +291,8 @@ static enum gr_status write_batch(struct gr_journal *j)
     GR_TRY(write_part(j, b->p, n_before));
     if (b->next_first != 0) {
         GR_TRY(begin_segment(j, j->segment.head.generation + 1, b->next_first));
+        consider_compacting(j);
+        gr_space_add_segment(&j->space);
     }
     return write_part(j, b->p + n_before, b->n - n_before);
 }
@@ -254,17 +319,27 @@ static void end_thread(struct gr_journal *j)
     }
 }
 
+static void put_batch(struct gr_journal *j)
+{
+    const enum gr_status st = write_batch(j);
+    if (st == GR_OK) {
+        j->synced = j->writing.last_seq;
+    } else {
+        j->failed = true;
+    }
+    tell(j);
+}
+
 static void *run(void *ctx)
 {
     struct gr_journal *j = ctx;
+    consider_compacting(j);
+    gr_space_add_segment(&j->space);
     while (!j->failed && take_batch(j)) {
-        const enum gr_status st = write_batch(j);
-        if (st == GR_OK) {
-            j->synced = j->writing.last_seq;
-        } else {
-            j->failed = true;
+        if (j->writing.n > 0) {
+            put_batch(j);
         }
-        tell(j);
+        compact_piece(j);
     }
     end_thread(j);
     return NULL;
@@ -301,7 +376,10 @@ static enum gr_status read_all(struct gr_journal *j, const struct gr_journal_con
     struct gr_replay *r = NULL;
     struct gr_replay_report report;
     GR_TRY(gr_replay_create(c->ctx, c->on_record, &r));
-    const enum gr_status st = gr_journal_folder_read(&j->folder, r);
+    const enum gr_status st = gr_journal_folder_read(&j->folder, r, &j->space, &j->run_from);
+    if (st == GR_OK && j->run_from == 1) { /* nothing is damaged */
+        gr_compact_clean(j->segment.files, j->folder.fd);
+    }
     if (st == GR_OK) {
         gr_replay_end(r, &report);
         tell_of_damage(c, r, &report);
@@ -362,6 +440,9 @@ enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr
     j->folder.fd = j->event_fd = j->segment.fd = -1;
     j->segment.files = config->files != NULL ? config->files : &gr_journal_system_files;
     j->segment_bytes = config->segment_bytes > 0 ? config->segment_bytes : GR_JOURNAL_SEGMENT_BYTES;
+    j->space.n_byte_segment = (uint32_t)GR_MIN((size_t)FILE_BYTES_LEAST, j->segment_bytes / WASTE_PART);
+    j->run_from = 1;
+    j->compacts = true;
     const enum gr_status st = start(j, config);
     if (st != GR_OK) {
         gr_journal_close(j);
@@ -385,6 +466,8 @@ static void seal(struct gr_journal *j)
 
 static void destroy(struct gr_journal *j)
 {
+    gr_compact_destroy(j->compact);
+    gr_space_finish(&j->space);
     gr_segment_close(&j->segment);
     gr_journal_folder_close(&j->folder);
     if (j->event_fd >= 0) {

@@ -4,7 +4,9 @@
  * Records are added by one thread, which never waits for the disk: they are written and synced by the journal's own
  * thread, as many together as have come meanwhile. Who must not speak before a record is durable waits until
  * gr_journal_synced() has reached its sequence number; the event descriptor tells when that moves. After a write or a
- * sync that failed nothing is added any more: what the disk holds is then not known. */
+ * sync that failed nothing is added any more: what the disk holds is then not known.
+ *
+ * Segments of which less than half is needed are rewritten by the same thread, a piece at a time (compact.h). */
 #ifndef GR_ORCHESTRATOR_JOURNAL_JOURNAL_H
 #define GR_ORCHESTRATOR_JOURNAL_JOURNAL_H
 
@@ -27,7 +29,7 @@ struct gr_journal_config {
 
 /* Reads what is there, and begins a segment of its own. Logged: GR_EIO, GR_ENOMEM, GR_EUNSUPPORTED (of another
  * version), GR_EMISMATCH (another process has it, or it is not this user's alone), and what on_record returns. What is
- * cut or damaged is told by warnings; nothing is ever removed. */
+ * cut or damaged is told by warnings, and is never removed. */
 GR_NODISCARD enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr_journal **out);
 /* Waits until all is durable, or has failed. */
 void gr_journal_close(struct gr_journal *j);

@@ -10,20 +10,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GR_SEGMENT_HEAD_BYTES 96 /* two copies: without its salt nothing in the segment can be read */
+#define GR_SEGMENT_HEAD_BYTES 96    /* two copies: without its salt nothing in the segment can be read */
+#define GR_COMPACTED_HEAD_BYTES 128 /* the same, of one that was compacted */
 #define GR_RECORD_HEAD_BYTES 48
 #define GR_RECORD_TAIL_BYTES 8        /* the body's checksum */
 #define GR_RECORD_BODY_MAX (8u << 20) /* bytes; a control message has no more (msg.h) */
 #define GR_JOURNAL_VERSION 1
+#define GR_JOURNAL_VERSION_COMPACTED 2 /* of a segment that stands for others */
 
 struct gr_segment_head {
     uint64_t generation; /* counts segments, from 1; the file's name */
     uint64_t first_seq;  /* of its first record */
     uint64_t salt;
+    /* Of one that was compacted: the first generation that it stands for, up to its own, and the number that their
+     * first record had. Its records are numbered anew, so that the last one has the number that the last one there had.
+     * 0: it was not. */
+    uint64_t from_generation, from_seq;
 };
+
+static inline size_t gr_segment_head_bytes(const struct gr_segment_head *h)
+{
+    return h->from_generation != 0 ? GR_COMPACTED_HEAD_BYTES : GR_SEGMENT_HEAD_BYTES;
+}
 
 /* The end of a segment that was ended in order; it is about no session. The other kinds are its user's. */
 #define GR_RECORD_SEALED 0
+/* Together with a kind: the session has no record after this one. When it was closed, say. */
+#define GR_RECORD_ENDS (1u << 31)
 
 struct gr_record {
     uint64_t seq;     /* counts the journal's records, from 1, without gaps */
@@ -35,7 +48,8 @@ struct gr_record {
     const uint8_t *body; /* borrowed */
 };
 
-void gr_segment_head_encode(const struct gr_segment_head *h, uint8_t out[static GR_SEGMENT_HEAD_BYTES]);
+/* out: gr_segment_head_bytes(). */
+void gr_segment_head_encode(const struct gr_segment_head *h, uint8_t *out);
 /* GR_EFORMAT: these bytes begin no segment; GR_EUNSUPPORTED: one of another version. Neither is logged. */
 GR_NODISCARD enum gr_status gr_segment_head_decode(const uint8_t *p, size_t n, struct gr_segment_head *out);
 

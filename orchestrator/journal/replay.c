@@ -213,12 +213,28 @@ static enum gr_status take_next(struct gr_replay *r, const uint8_t *p, size_t n,
     return take(r, &d, state == GR_RECORD_WHOLE, from);
 }
 
+/* Below the first number of a compacted segment are those of records that were left out, which are not missing. Those
+ * before them are, if they have not come: they are taken for the ones right below its first. */
+static void join_compacted(struct gr_replay *r)
+{
+    const uint64_t first = r->head.first_seq, from = r->head.from_seq;
+    if (r->report.last_seq >= from) { /* a segment before it has records that it stands for */
+        note_bad(r, 0);
+        r->report.n_lost++;
+        doubt_all(r);
+        r->report.last_seq = first - 1;
+        return;
+    }
+    r->report.last_seq = first - (from - r->report.last_seq);
+}
+
 static void join_segment(struct gr_replay *r)
 {
-    const uint64_t first = r->head.first_seq;
     if (!r->begun) { /* what came before was compacted, and is no part of it */
         r->begun = true;
-        r->report.last_seq = first - 1;
+        r->report.last_seq = r->head.first_seq - 1;
+    } else if (r->head.from_generation != 0) {
+        join_compacted(r);
     }
     cut(r, 0, 0);
 }
@@ -228,7 +244,7 @@ static void close_gap(struct gr_replay *r)
 {
     const uint64_t first = r->head.first_seq;
     if (first > r->report.last_seq + 1) {
-        note_bad(r, GR_SEGMENT_HEAD_BYTES);
+        note_bad(r, gr_segment_head_bytes(&r->head));
         r->report.n_lost += first - 1 - r->report.last_seq;
         doubt_all(r);
         r->report.last_seq = first - 1;
@@ -249,7 +265,7 @@ enum gr_status gr_replay_segment(struct gr_replay *r, uint64_t generation, const
     }
     r->head = head;
     join_segment(r);
-    for (size_t at = GR_SEGMENT_HEAD_BYTES; at < n;) {
+    for (size_t at = gr_segment_head_bytes(&head); at < n;) {
         GR_TRY(take_next(r, p, n, &at));
     }
     close_gap(r);
@@ -290,6 +306,11 @@ void gr_replay_end(struct gr_replay *r, struct gr_replay_report *out)
         r->cell[i].uncertain = false;
     }
     *out = r->report;
+}
+
+uint64_t gr_replay_n_lost(const struct gr_replay *r)
+{
+    return r->report.n_lost;
 }
 
 bool gr_replay_is_damaged(const struct gr_replay *r, uint64_t session)

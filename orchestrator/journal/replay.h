@@ -36,6 +36,8 @@ void gr_replay_destroy(struct gr_replay *r);
  * session may lack records (not logged);
  * GR_EUNSUPPORTED: it is of another version (not logged); GR_ELIMIT, GR_ENOMEM: logged. */
 GR_NODISCARD enum gr_status gr_replay_segment(struct gr_replay *r, uint64_t generation, const uint8_t *p, size_t n);
+/* Records that are missing among those that were read so far. */
+uint64_t gr_replay_n_lost(const struct gr_replay *r);
 /* After the last one: sessions of which it is not known whether they are whole are damaged. */
 void gr_replay_end(struct gr_replay *r, struct gr_replay_report *out);
 bool gr_replay_is_damaged(const struct gr_replay *r, uint64_t session);

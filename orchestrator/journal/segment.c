@@ -68,7 +68,7 @@ static enum gr_status give_name(struct gr_segment *s)
 
 static enum gr_status fill(struct gr_segment *s)
 {
-    uint8_t bytes[GR_SEGMENT_HEAD_BYTES];
+    uint8_t bytes[GR_SEGMENT_HEAD_BYTES]; /* it is not compacted */
     gr_segment_head_encode(&s->head, bytes);
     GR_TRY(gr_segment_write(s, bytes, sizeof(bytes)));
     GR_TRY(gr_segment_sync(s));

@@ -308,7 +308,7 @@ void gr_ledger_give_up(struct gr_ledger *l, uint64_t session)
 static enum gr_status take_body(struct gr_ledger *l, const struct gr_record *r)
 {
     struct gr_msg m;
-    if (r->kind != GR_LEDGER_KIND || gr_msg_decode(r->body, r->n_body, &m) != GR_OK) {
+    if ((r->kind & ~GR_RECORD_ENDS) != GR_LEDGER_KIND || gr_msg_decode(r->body, r->n_body, &m) != GR_OK) {
         return GR_EINVAL;
     }
     const enum gr_status st = m.session == r->session ? gr_ledger_apply(l, &m) : GR_EINVAL;

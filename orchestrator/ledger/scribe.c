@@ -80,8 +80,11 @@ enum gr_status gr_scribe_note(struct gr_scribe *s, const struct gr_msg *m, uint6
     size_t n = 0;
     GR_TRY(gr_msg_encode(m, s->body, GR_MSG_BYTES_MAX, &n));
     GR_TRY(apply(s, m));
-    const struct gr_record r = {
-        .session = m->session, .number = number, .kind = GR_LEDGER_KIND, .n_body = (uint32_t)n, .body = s->body};
+    const struct gr_record r = {.session = m->session,
+                                .number = number,
+                                .kind = GR_LEDGER_KIND | (m->type == GR_MSG_CLOSED ? GR_RECORD_ENDS : 0),
+                                .n_body = (uint32_t)n,
+                                .body = s->body};
     uint64_t seq = 0;
     const enum gr_status st = gr_journal_add(s->journal, &r, &seq);
     if (st != GR_OK) {

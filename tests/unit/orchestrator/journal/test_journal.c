@@ -165,6 +165,12 @@ static int disk_sync_dir(void *ctx, int dir)
     return gr_journal_system_files.sync_dir(NULL, dir);
 }
 
+static int disk_remove(void *ctx, int dir, const char *name)
+{
+    note(ctx, 'u');
+    return gr_journal_system_files.remove(NULL, dir, name);
+}
+
 static struct gr_journal_files files_of(struct disk *d)
 {
     return (struct gr_journal_files){.ctx = d,
@@ -172,7 +178,8 @@ static struct gr_journal_files files_of(struct disk *d)
                                      .write = disk_write,
                                      .sync_data = disk_sync,
                                      .rename = disk_rename,
-                                     .sync_dir = disk_sync_dir};
+                                     .sync_dir = disk_sync_dir,
+                                     .remove = disk_remove};
 }
 
 /* ---- tests ---- */

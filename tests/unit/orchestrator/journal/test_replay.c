@@ -345,6 +345,83 @@ static void test_a_record_in_a_body(void **state)
     gr_replay_destroy(x.r);
 }
 
+/* A segment that stands for the second to the fifth: of 20 records that those had, it has none. */
+static void begin_compacted(struct image *m, struct author *a)
+{
+    m->salt = 77;
+    const uint64_t from_seq = a->seq + 1;
+    a->seq += 20;
+    const struct gr_segment_head h = {
+        .generation = 5, .first_seq = a->seq + 1, .salt = m->salt, .from_generation = 2, .from_seq = from_seq};
+    gr_segment_head_encode(&h, m->p);
+    m->n = gr_segment_head_bytes(&h);
+}
+
+static void read_three(struct reading *x, const struct image m[3], size_t n_first)
+{
+    static const uint64_t generation[] = {1, 5, 6};
+    start(x);
+    for (int i = 0; i < 3; i++) {
+        read_on(x, generation[i], m[i].p, i == 0 ? n_first : m[i].n);
+    }
+    finish(x);
+}
+
+/* What was left out when a segment was compacted is not missing; what is missing before it is. */
+static void test_compacted(void **state)
+{
+    (void)state;
+    static struct image m[3];
+    struct author a = {0};
+    struct reading x;
+    begin(&m[0], &a, 1);
+    add_some(&m[0], &a, 20);
+    const size_t n_first = m[0].n;
+    add_some(&m[0], &a, 1);
+    const uint64_t last = a.before;
+    begin_compacted(&m[1], &a);
+    add_some(&m[1], &a, 20);
+    begin(&m[2], &a, 6);
+    add_some(&m[2], &a, 20);
+    read_three(&x, m, m[0].n);
+    assert_true(x.n_all == 61 && x.report.n_lost == 0 && x.report.bad_generation == 0);
+    gr_replay_destroy(x.r);
+    read_three(&x, m, n_first);
+    assert_int_equal(x.report.n_lost, 1);
+    for (uint64_t s = 1; s <= N_SESSION; s++) {
+        assert_int_equal(is_damaged(&x, s), s == last);
+    }
+    gr_replay_destroy(x.r);
+    for (size_t n = 0; n < m[0].n; n += 7) {
+        read_three(&x, m, n);
+        for (uint64_t s = 1; s <= N_SESSION; s++) {
+            assert_true(is_damaged(&x, s) || x.n[s] == a.number[s]);
+        }
+        gr_replay_destroy(x.r);
+    }
+}
+
+static void test_heads_of_compacted(void **state)
+{
+    (void)state;
+    uint8_t head[GR_COMPACTED_HEAD_BYTES];
+    struct gr_segment_head h = {.generation = 5, .first_seq = 90, .salt = 9, .from_generation = 2, .from_seq = 40};
+    struct gr_segment_head out;
+    gr_segment_head_encode(&h, head);
+    for (size_t at = 0; at < sizeof(head); at++) { /* there are two copies */
+        head[at] ^= 0x10;
+        assert_int_equal(gr_segment_head_decode(head, sizeof(head), &out), GR_OK);
+        assert_memory_equal(&out, &h, sizeof(h));
+        head[at] ^= 0x10;
+    }
+    h.from_seq = 91;
+    gr_segment_head_encode(&h, head);
+    assert_int_equal(gr_segment_head_decode(head, sizeof(head), &out), GR_EFORMAT);
+    h = (struct gr_segment_head){.generation = 5, .first_seq = 90, .from_generation = 6, .from_seq = 40};
+    gr_segment_head_encode(&h, head);
+    assert_int_equal(gr_segment_head_decode(head, sizeof(head), &out), GR_EFORMAT);
+}
+
 static void test_other_versions(void **state)
 {
     (void)state;
@@ -372,6 +449,8 @@ int main(void)
         cmocka_unit_test(test_missing_segment),
         cmocka_unit_test(test_nothing_behind_the_gap),
         cmocka_unit_test(test_a_record_in_a_body),
+        cmocka_unit_test(test_compacted),
+        cmocka_unit_test(test_heads_of_compacted),
         cmocka_unit_test(test_other_versions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,6 +146,29 @@ static void test_lives(void **state)
     finish(s);
 }
 
+static enum gr_status count_end(void *ctx, const struct gr_record *r)
+{
+    if ((r->kind & GR_RECORD_ENDS) != 0) {
+        assert_int_equal(r->session, ID + 2);
+        ++*(int *)ctx;
+    }
+    return GR_OK;
+}
+
+/* The journal is told which record is a session's last, so that it can be compacted. */
+static void test_the_last_record_says_so(void **state)
+{
+    struct gr_scribe *s = start(*state, NULL);
+    struct gr_journal *j = NULL;
+    int n = 0;
+    live(s);
+    finish(s);
+    const struct gr_journal_config c = {.path = *state, .ctx = &n, .on_record = count_end};
+    assert_int_equal(gr_journal_open(&c, &j), GR_OK);
+    gr_journal_close(j);
+    assert_int_equal(n, 1);
+}
+
 /* ---- the machine of the next process ---- */
 
 static void send_nothing(void *ctx, uint32_t worker, const struct gr_msg *m)
@@ -241,6 +264,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lives, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_the_last_record_says_so, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_restart, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_misfit, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_full_disk, make_folder, remove_folder),
