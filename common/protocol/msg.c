@@ -19,6 +19,7 @@ enum kind {
     KIND_F64,
     KIND_CASE,
     KIND_STR,
+    KIND_TEXT, /* a string that is no array of the message */
     KIND_IDS,
     KIND_FLOATS, /* on the wire as floats of 32 bits */
     KIND_LIST,   /* ids that are no array of their own: a member as gr_stop_ids */
@@ -106,7 +107,7 @@ static const struct type_info {
 /* A U32 also codes enums and counts that are never negative. */
 _Static_assert(sizeof(enum gr_ahead) == sizeof(uint32_t) && sizeof(enum gr_specpv_mode) == sizeof(uint32_t), "a U32");
 
-#define FIELD_MAX 64 /* of one message, `session' included: OPEN has 50 */
+#define FIELD_MAX 64 /* of one message, `session' included: OPEN has 51 */
 
 const char *gr_msg_name(enum gr_msg_type type)
 {
@@ -173,6 +174,11 @@ static int pack_str(msgpack_packer *pk, const char *text)
     return pack_text(pk, mended);
 }
 
+static int pack_long(msgpack_packer *pk, const struct gr_msg_long *text)
+{
+    return msgpack_pack_str(pk, text->n) | msgpack_pack_str_body(pk, text->p, text->n);
+}
+
 static int pack_ids(msgpack_packer *pk, const int32_t *id, uint32_t n)
 {
     int bad = msgpack_pack_array(pk, n);
@@ -213,6 +219,8 @@ static int pack_field(msgpack_packer *pk, const struct gr_msg *m, const struct f
         return bad | msgpack_pack_uint32(pk, *(const uint32_t *)p == f->limit);
     case KIND_STR:
         return bad | pack_str(pk, p);
+    case KIND_TEXT:
+        return bad | pack_long(pk, p);
     case KIND_IDS:
         return bad | pack_ids(pk, ids->p, ids->n);
     case KIND_FLOATS:
@@ -244,6 +252,8 @@ static bool is_set(const struct gr_msg *m, const struct field *f)
         return *(const uint32_t *)p == f->limit;
     case KIND_STR:
         return *(const char *)p != '\0';
+    case KIND_TEXT:
+        return ((const struct gr_msg_long *)p)->n > 0;
     case KIND_IDS:
         return ((const struct gr_msg_ids *)p)->n > 0;
     case KIND_FLOATS:
@@ -373,7 +383,7 @@ static enum gr_status take_array(const char *type, const struct field *f, const 
     return read_ids(type, f, &o->via.array, ids->p);
 }
 
-static enum gr_status take_str(const char *type, const struct field *f, const msgpack_object *o, char *out)
+static enum gr_status check_str(const char *type, const struct field *f, const msgpack_object *o)
 {
     if (o->type != MSGPACK_OBJECT_STR || o->via.str.size >= f->limit ||
         memchr(o->via.str.ptr, '\0', o->via.str.size) != NULL) {
@@ -382,8 +392,29 @@ static enum gr_status take_str(const char *type, const struct field *f, const ms
     if (!gr_utf8_valid(o->via.str.ptr, o->via.str.size)) {
         return refuse(type, f->name, "not UTF-8");
     }
+    return GR_OK;
+}
+
+static enum gr_status take_str(const char *type, const struct field *f, const msgpack_object *o, char *out)
+{
+    GR_TRY(check_str(type, f, o));
     memcpy(out, o->via.str.ptr, o->via.str.size);
     out[o->via.str.size] = '\0';
+    return GR_OK;
+}
+
+static enum gr_status take_long(const char *type, const struct field *f, const msgpack_object *o,
+                                struct gr_msg_long *out)
+{
+    GR_TRY(check_str(type, f, o));
+    out->p = malloc((size_t)o->via.str.size + 1);
+    if (out->p == NULL) {
+        log_error("out of memory for a text of %u bytes of a message", o->via.str.size);
+        return GR_ENOMEM;
+    }
+    memcpy(out->p, o->via.str.ptr, o->via.str.size);
+    out->p[o->via.str.size] = '\0';
+    out->n = o->via.str.size;
     return GR_OK;
 }
 
@@ -433,6 +464,8 @@ static enum gr_status take_field(struct gr_msg *m, const struct field *f, const 
         return take_number(type, f, o, slot);
     case KIND_STR:
         return take_str(type, f, o, slot);
+    case KIND_TEXT:
+        return take_long(type, f, o, slot);
     case KIND_IDS:
     case KIND_FLOATS:
     case KIND_LIST:
@@ -544,6 +577,10 @@ void gr_msg_finish(struct gr_msg *m)
             struct gr_msg_floats *floats = slot_of(m, &own.p[i]);
             free(floats->p);
             *floats = (struct gr_msg_floats){0};
+        } else if (own.p[i].kind == KIND_TEXT) {
+            struct gr_msg_long *text = slot_of(m, &own.p[i]);
+            free(text->p);
+            *text = (struct gr_msg_long){0};
         }
     }
 }

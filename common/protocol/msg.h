@@ -17,6 +17,7 @@
 #define GR_MSG_ID_MAX (1 << 20)     /* ids in one array */
 #define GR_MSG_TEXT_MAX 256         /* bytes of a text, its NUL included */
 #define GR_NUMERICS_ID_MAX 96       /* of a worker's numerics id, the same way */
+#define GR_MSG_ANSWER_MAX 16384     /* of what tells an answer again, the same way */
 #define GR_TRACE_ID_MAX 33          /* of a trace's id, its NUL included */
 #define GR_MODEL_NAME_MAX 128       /* of a model's name in a fleet, its NUL included */
 #define GR_SEAT_MAX 64              /* of a worker's seat, the same way */
@@ -42,12 +43,19 @@ struct gr_msg_floats {
     uint32_t n;
 };
 
+/* A text that is too long for a place in the message. */
+struct gr_msg_long {
+    char *p;    /* as gr_msg_ids; decoded: with a NUL after it */
+    uint32_t n; /* bytes; 0: there is none */
+};
+
 /* What a field of each kind is in C. */
 #define GR_FIELD_BOOL(name, limit) bool name;
 #define GR_FIELD_U32(name, limit) uint32_t name;
 #define GR_FIELD_U64(name, limit) uint64_t name;
 #define GR_FIELD_F64(name, limit) double name;
 #define GR_FIELD_STR(name, limit) char name[limit];
+#define GR_FIELD_TEXT(name, limit) struct gr_msg_long name;
 #define GR_FIELD_IDS(name, limit) struct gr_msg_ids name;
 #define GR_FIELD_FLOATS(name, limit) struct gr_msg_floats name;
 

@@ -145,11 +145,16 @@ static void on_words_lost(void *ctx, uint32_t client, const char *why)
     gr_desk_fail_client(((struct serve *)ctx)->desk, client, why);
 }
 
-/* A client of the control link shares KV with the others of it: a salt is what the server says. */
+/* A client of the control link shares KV with the others of it: a salt is what the server says. What tells an answer
+ * again is the endpoint's. */
 static enum gr_status on_client_msg(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
     if (m->type == GR_MSG_OPEN && m->open.wishes.salt[0] != '\0') {
         log_error("client %u names a salt, which only the server does", client);
+        return GR_EPROTO;
+    }
+    if (m->type == GR_MSG_OPEN && m->open.answer.n > 0) {
+        log_error("client %u says what its answer is, which only the endpoint does", client);
         return GR_EPROTO;
     }
     return gr_desk_on_msg(((struct serve *)ctx)->desk, client, m, now_ns);
@@ -413,7 +418,7 @@ static enum gr_status start(struct serve *s)
     GR_TRY(gr_children_init(&s->children, key_hex)); /* a long journal takes time, and signals wait meanwhile */
     GR_TRY(open_journal(s));
     GR_TRY(open_door(s, key));
-    GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk));
+    GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk, s->keeper));
     GR_TRY(watch_all(s));
     tell_wanted(s);
     if (s->o.spawn) {

@@ -1,5 +1,6 @@
 #include "orchestrator/cli/serve_http.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rules/kv_block.h"
 #include "orchestrator/cli/plan.h"
@@ -16,6 +17,41 @@ static enum gr_status say(void *ctx, uint32_t client, const struct gr_msg *m, ui
 static void leave(void *ctx, uint32_t client)
 {
     gr_desk_on_client_lost(((struct gr_serve_http *)ctx)->desk, client);
+}
+
+static struct gr_past_answer past_of(const struct gr_kept_answer *a)
+{
+    return (struct gr_past_answer){.session = a->session,
+                                   .note = a->answer,
+                                   .in_turn = a->in_turn,
+                                   .epoch = a->epoch,
+                                   .turn = a->turn,
+                                   .turn_len = a->turn_len,
+                                   .finish = a->finish,
+                                   .error = a->error,
+                                   .ids = a->ids,
+                                   .n_ids = a->n_ids};
+}
+
+static bool find_past(void *ctx, uint64_t session, struct gr_past_answer *out)
+{
+    struct gr_kept_answer a;
+    const bool found = gr_keeper_answer(((const struct gr_serve_http *)ctx)->keeper, session, &a);
+    if (found) {
+        *out = past_of(&a);
+    }
+    return found;
+}
+
+static bool adopt(void *ctx, uint32_t client, uint64_t session)
+{
+    return gr_desk_adopt(((struct gr_serve_http *)ctx)->desk, client, session);
+}
+
+static void restore_one(void *ctx, const struct gr_kept_answer *a)
+{
+    const struct gr_past_answer past = past_of(a);
+    gr_front_restore(((struct gr_serve_http *)ctx)->front, &past, gr_clock_ns());
 }
 
 static const char *address_of(const struct gr_options *o)
@@ -71,8 +107,15 @@ static struct gr_http_config config_of(const struct gr_serve_http *h, const stru
 
 static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o, const char *address)
 {
-    const struct gr_front_config front = {
-        .ctx = h, .say = say, .leave = leave, .first_client = GR_CLIENT_MAX, .grace_ns = (uint64_t)o->resume_grace};
+    const struct gr_front_config front = {.ctx = h,
+                                          .say = say,
+                                          .leave = leave,
+                                          .first_client = GR_CLIENT_MAX,
+                                          .grace_ns = (uint64_t)o->resume_grace,
+                                          .served = h->served,
+                                          .n_served = 1,
+                                          .find_past = h->keeper != NULL ? find_past : NULL,
+                                          .adopt = adopt};
     const struct gr_served_config served = {
         .name = o->served_model_name, .path = o->model, .chat_template = o->chat_template};
     GR_TRY(check_tls(o));
@@ -85,10 +128,10 @@ static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o,
 }
 
 enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o, struct gr_orch *orch,
-                                  struct gr_desk *desk)
+                                  struct gr_desk *desk, const struct gr_keeper *keeper)
 {
     const char *address = address_of(o);
-    *h = (struct gr_serve_http){.desk = desk, .orch = orch, .due_ns = UINT64_MAX};
+    *h = (struct gr_serve_http){.desk = desk, .orch = orch, .keeper = keeper, .due_ns = UINT64_MAX};
     if (address == NULL) {
         return GR_OK;
     }
@@ -98,6 +141,9 @@ enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_optio
         return GR_EINVAL;
     }
     GR_TRY(start(h, o, address));
+    if (keeper != NULL) {
+        gr_keeper_each_answer(keeper, h, restore_one);
+    }
     fprintf(stderr, "serving %s at %s://%s/v1\n", h->served[0].name, o->tls_cert != NULL ? "https" : "http",
             gr_http_address(h->http));
     return GR_OK;

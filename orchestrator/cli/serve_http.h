@@ -6,14 +6,16 @@
 #include "orchestrator/http/server.h"
 #include "orchestrator/server/desk.h"
 #include "orchestrator/server/hub.h"
+#include "orchestrator/server/keeper.h"
 
 /* Numbers of the desk's clients: the hub's, then the endpoint's answers. */
 #define GR_DESK_CLIENTS (GR_CLIENT_MAX + GR_FRONT_ANSWER_MAX)
 
 /* All zero: there is no endpoint. */
 struct gr_serve_http {
-    struct gr_desk *desk; /* borrowed */
-    struct gr_orch *orch; /* borrowed */
+    struct gr_desk *desk;           /* borrowed */
+    struct gr_orch *orch;           /* borrowed */
+    const struct gr_keeper *keeper; /* borrowed; NULL: there is no journal */
     struct gr_served served[GR_HTTP_MODEL_MAX];
     int n_served;
     struct gr_wishes base;
@@ -27,9 +29,11 @@ struct gr_serve_http {
 bool gr_serve_http_has_files(const struct gr_options *o);
 /* Reads them again, and says so, or why not. */
 void gr_serve_http_reload(struct gr_serve_http *h);
-/* By --http: opened where a model is named, unless it is off. */
+/* By --http: opened where a model is named, unless it is off. The desk has the journal's sessions already, and their
+ * clients can come back to them. */
 GR_NODISCARD enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o,
-                                               struct gr_orch *orch, struct gr_desk *desk);
+                                               struct gr_orch *orch, struct gr_desk *desk,
+                                               const struct gr_keeper *keeper);
 /* Readable when a request has come; -1: there is no endpoint. */
 int gr_serve_http_fd(const struct gr_serve_http *h);
 /* With so many workers it is ready. */

@@ -310,9 +310,14 @@ static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t no
     m.open.wishes.owner = owner_number(&j->owner);
     gr_http_salt(&j->owner, j->request.cache_salt, m.open.wishes.salt);
     m.open.wishes.sampling.choice = (uint32_t)(a->index % j->ask.n_each);
+    char *note = gr_past_note(j);
+    if (note != NULL) {
+        m.open.answer = (struct gr_msg_long){.p = note, .n = (uint32_t)strlen(note)};
+    }
     m.open.wishes.fork_of = a->index % j->ask.n_each > 0 ? j->answer[a->index - a->index % j->ask.n_each].session : 0;
     const enum gr_status st = f->c.say(f->c.ctx, a->client, &m, now_ns);
     (void)st; /* OPENED, or ERROR, has come */
+    free(note);
 }
 
 static void open_all(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
@@ -341,6 +346,49 @@ static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
     j->place = gr_recall_add(f->recall, &j->owner, &j->once, j);
     gr_front_follow(f, j, j->stream, j->event_ids, 0, now_ns);
     open_all(f, j, now_ns);
+}
+
+/* ---- an answer of an earlier process ---- */
+
+static void take_over(struct gr_front *f, struct gr_job *j, bool stopped, uint64_t now_ns)
+{
+    struct gr_job_answer *a = &j->answer[0];
+    if (!take_number(f, a) || !f->c.adopt(f->c.ctx, a->client, a->session)) {
+        log_error("session %" GR_SESSION_ID_PRI ": its turn goes on, and nobody can come back to it", a->session);
+        gr_tell_failed(j, 500, "the turn could not be taken over after a restart");
+    }
+    j->next = f->job;
+    f->job = j;
+    if (stopped && !j->failed) {
+        gr_front_stop_answer(f, a, now_ns);
+    }
+}
+
+/* What has failed, or was ended since nobody came back, may be asked anew. */
+static bool is_answered_once(const struct gr_past_answer *a)
+{
+    return a->in_turn || a->finish == GR_FINISH_STOP || a->finish == GR_FINISH_LENGTH;
+}
+
+void gr_front_restore(struct gr_front *f, const struct gr_past_answer *a, uint64_t now_ns)
+{
+    struct gr_api_owner owner;
+    struct gr_once once;
+    bool stopped = false;
+    if (!gr_past_whose(a, &owner, &once)) {
+        log_warn("session %" GR_SESSION_ID_PRI " of the journal cannot be come back to: what is noted of it is not of "
+                 "this version",
+                 a->session);
+        return;
+    }
+    once = is_answered_once(a) ? once : (struct gr_once){0};
+    const int place = gr_recall_add(f->recall, &owner, &once, NULL);
+    gr_recall_name(f->recall, place, a->session);
+    struct gr_job *j = a->in_turn ? gr_past_job(a, f->c.served, f->c.n_served, &stopped) : NULL;
+    if (j != NULL) {
+        gr_recall_load(f->recall, place, j);
+        take_over(f, j, stopped, now_ns);
+    }
 }
 
 /* ---- the loop ---- */

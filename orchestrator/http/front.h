@@ -4,7 +4,7 @@
 #ifndef GR_ORCHESTRATOR_HTTP_FRONT_H
 #define GR_ORCHESTRATOR_HTTP_FRONT_H
 
-#include "orchestrator/http/job.h"
+#include "orchestrator/http/past.h"
 
 #define GR_FRONT_ANSWER_MAX 4096        /* answers at a time */
 #define GR_FRONT_FOLLOWER_MAX 8192      /* followers of all answers together */
@@ -33,6 +33,11 @@ struct gr_front_config {
     /* An answer goes on for so long without a follower, if its request asked for that; one that is over can be read for
      * as long. */
     uint64_t grace_ns;
+    const struct gr_served *served; /* borrowed, (n_served) */
+    int n_served;
+    /* A journal's. NULL: there is none. False: it has no such answer; or the turn is not there to be taken over. */
+    bool (*find_past)(void *ctx, uint64_t session, struct gr_past_answer *out);
+    bool (*adopt)(void *ctx, uint32_t client, uint64_t session);
 };
 
 GR_NODISCARD enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front **out);
@@ -52,6 +57,8 @@ void gr_front_post_gone(struct gr_front *f);
 
 /* ---- the orchestrator's thread ---- */
 
+/* An answer of an earlier process is found again; where its turn goes on, it goes on here. */
+void gr_front_restore(struct gr_front *f, const struct gr_past_answer *a, uint64_t now_ns);
 /* Does what was posted and what time brings. Returns when to call again at the latest; UINT64_MAX: when something
  * comes. */
 uint64_t gr_front_run(struct gr_front *f, uint64_t now_ns);

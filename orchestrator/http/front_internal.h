@@ -32,6 +32,8 @@ void gr_front_stop_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t 
 /* The stream is told the job's answers, those that it has and those that come. */
 void gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *stream, bool ids, uint32_t from,
                      uint64_t now_ns);
+/* The job of an answer that is found; loaded, if it is over and a journal has it. NULL: it is not kept any more. */
+struct gr_job *gr_front_recall(struct gr_front *f, const struct gr_recalled *e, uint64_t now_ns);
 /* Is j's request one that came before? Then its stream is answered, j is gone. */
 bool gr_front_came_before(struct gr_front *f, struct gr_job *j, uint64_t now_ns);
 void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t now_ns);

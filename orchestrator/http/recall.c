@@ -113,6 +113,12 @@ int gr_recall_place(const struct gr_recall *r, const struct gr_recalled *e)
     return (int)(e - r->place);
 }
 
+void gr_recall_load(struct gr_recall *r, int place, struct gr_job *job)
+{
+    r->place[place].job = job;
+    job->place = place;
+}
+
 void gr_recall_unload(struct gr_recall *r, int place)
 {
     r->place[place].job = NULL;

@@ -29,6 +29,8 @@ void gr_recall_name(struct gr_recall *r, int place, uint64_t session);
 struct gr_recalled *gr_recall_session(struct gr_recall *r, uint64_t session, const struct gr_api_owner *owner);
 struct gr_recalled *gr_recall_once(struct gr_recall *r, const struct gr_once *once);
 int gr_recall_place(const struct gr_recall *r, const struct gr_recalled *e);
+/* The job is in memory. */
+void gr_recall_load(struct gr_recall *r, int place, struct gr_job *job);
 /* The job is in memory no more. */
 void gr_recall_unload(struct gr_recall *r, int place);
 /* The same request, sent again, is another one from now on. */

@@ -16,6 +16,50 @@ static void refuse(struct gr_stream *s, int http_status, const char *text)
     gr_stream_fail(s, &e);
 }
 
+/* ---- answers that are over ---- */
+
+static void drop_oldest(struct gr_front *f)
+{
+    struct gr_job *j = f->kept;
+    f->kept = j->next;
+    f->kept_end = f->kept == NULL ? &f->kept : f->kept_end;
+    f->n_kept--;
+    f->kept_bytes -= j->n_byte;
+    gr_recall_unload(f->recall, j->place);
+    gr_job_destroy(j);
+}
+
+static void keep(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
+{
+    for (int i = 0; i < j->n_answer; i++) {
+        const enum gr_status st = gr_turn_text_end(&j->answer[i].turn_text);
+        (void)st; /* it has ended, and nothing is added */
+    }
+    gr_job_trim(j);
+    j->over_ns = now_ns;
+    j->next = NULL;
+    *f->kept_end = j;
+    f->kept_end = &j->next;
+    f->n_kept++;
+    f->kept_bytes += j->n_byte;
+}
+
+struct gr_job *gr_front_recall(struct gr_front *f, const struct gr_recalled *e, uint64_t now_ns)
+{
+    struct gr_past_answer a;
+    bool stopped = false;
+    if (e->job != NULL || f->c.find_past == NULL || e->session == 0 || !f->c.find_past(f->c.ctx, e->session, &a) ||
+        a.in_turn) {
+        return e->job;
+    }
+    struct gr_job *j = gr_past_job(&a, f->c.served, f->c.n_served, &stopped);
+    if (j != NULL) {
+        gr_recall_load(f->recall, gr_recall_place(f->recall, e), j);
+        keep(f, j, now_ns);
+    }
+    return j;
+}
+
 /* ---- followers ---- */
 
 void gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *stream, bool ids, uint32_t from,
@@ -45,13 +89,17 @@ bool gr_front_came_before(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
     if (e == NULL) {
         return false;
     }
-    if (!gr_once_is_same(&e->once, &j->once)) {
-        refuse(j->stream, 422, "the Idempotency-Key is another request's: its body or its path was different");
-    } else if (e->job != NULL) {
-        gr_front_follow(f, e->job, j->stream, j->event_ids, 0, now_ns);
-    } else {
+    struct gr_job *first = gr_front_recall(f, e, now_ns);
+    if (first == NULL) { /* it is not kept any more: this is another one */
         gr_recall_forget_once(f->recall, gr_recall_place(f->recall, e));
         return false;
+    }
+    if (!gr_once_is_same(&e->once, &j->once)) {
+        refuse(j->stream, 422, "the Idempotency-Key is another request's: its body or its path was different");
+    } else {
+        first->resumes = true;
+        first->untended = false;
+        gr_front_follow(f, first, j->stream, j->event_ids, 0, now_ns);
     }
     gr_job_destroy(j);
     return true;
@@ -99,10 +147,10 @@ static void stop(struct gr_front *f, struct gr_job *j, const struct gr_return *r
 void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t now_ns)
 {
     const struct gr_recalled *e = gr_recall_session(f->recall, r->session, &r->owner);
-    struct gr_job *j = e != NULL ? e->job : NULL;
+    struct gr_job *j = e != NULL ? gr_front_recall(f, e, now_ns) : NULL;
     if (e == NULL || (j != NULL && !j->request.stream)) {
         refuse(r->stream, 404, "there is no such session");
-    } else if (j == NULL) {
+    } else if (j == NULL || (gr_job_is_over(j) && !j->resumes)) {
         refuse(r->stream, 410, "the answer is over, and is not kept any more");
     } else if (r->stops) {
         stop(f, j, r, now_ns);
@@ -113,33 +161,7 @@ void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t 
     }
 }
 
-/* ---- answers that are over ---- */
-
-static void drop_oldest(struct gr_front *f)
-{
-    struct gr_job *j = f->kept;
-    f->kept = j->next;
-    f->kept_end = f->kept == NULL ? &f->kept : f->kept_end;
-    f->n_kept--;
-    f->kept_bytes -= j->n_byte;
-    gr_recall_unload(f->recall, j->place);
-    gr_job_destroy(j);
-}
-
-static void keep(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
-{
-    for (int i = 0; i < j->n_answer; i++) {
-        const enum gr_status st = gr_turn_text_end(&j->answer[i].turn_text);
-        (void)st; /* it has ended, and nothing is added */
-    }
-    gr_job_trim(j);
-    j->over_ns = now_ns;
-    j->next = NULL;
-    *f->kept_end = j;
-    f->kept_end = &j->next;
-    f->n_kept++;
-    f->kept_bytes += j->n_byte;
-}
+/* ---- ends ---- */
 
 /* What failed can be asked anew; what never began was not there. */
 void gr_front_retire(struct gr_front *f, struct gr_job *j, uint64_t now_ns)

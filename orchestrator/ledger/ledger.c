@@ -29,6 +29,7 @@ enum gr_status gr_ledger_create(struct gr_ledger **out)
 static void destroy_session(struct gr_ledger_session *s)
 {
     gr_transcript_finish(&s->text);
+    free(s->answer);
     free(s);
 }
 
@@ -134,6 +135,18 @@ static enum gr_status add_segments(struct gr_ledger_session *s, const struct gr_
     return GR_OK;
 }
 
+static enum gr_status add_answer(struct gr_ledger_session *s, const struct gr_msg_long *answer)
+{
+    if (answer->n == 0) {
+        return GR_OK;
+    }
+    s->answer = strndup(answer->p, answer->n);
+    if (s->answer == NULL) {
+        log_error("out of memory for a session of a journal");
+    }
+    return s->answer != NULL ? GR_OK : GR_ENOMEM;
+}
+
 static void fill_open(struct gr_ledger_session *s, const struct gr_msg_open *m)
 {
     s->state = GR_LEDGER_TURN;
@@ -153,7 +166,8 @@ static enum gr_status on_open(struct gr_ledger *l, const struct gr_msg *m)
         return GR_EINVAL;
     }
     GR_TRY(add(l, m->session, &s));
-    const enum gr_status st = add_segments(s, &m->open);
+    enum gr_status st = add_segments(s, &m->open);
+    st = st == GR_OK ? add_answer(s, &m->open.answer) : st;
     if (st != GR_OK) {
         drop(l, s);
         return st;
@@ -172,9 +186,7 @@ static enum gr_status on_kept(struct gr_ledger_session *s, const struct gr_msg_k
     s->turn_base = m->turn_base;
     s->turn_len = m->turn_len;
     s->model_fingerprint = m->model_fingerprint;
-    s->owner = m->owner;
     memcpy(s->numerics_id, m->numerics_id, sizeof(s->numerics_id));
-    memcpy(s->idempotency_key, m->idempotency_key, sizeof(s->idempotency_key));
     return GR_OK;
 }
 
@@ -393,6 +405,9 @@ static void fill_opening(const struct gr_ledger_session *s, struct gr_msg *m)
     memcpy(m->open.model, s->model, sizeof(m->open.model));
     memcpy(m->open.trace_id, s->trace_id, sizeof(m->open.trace_id));
     gr_wishes_copy(&m->open.wishes, &s->wishes);
+    if (s->answer != NULL) {
+        m->open.answer = (struct gr_msg_long){.p = s->answer, .n = (uint32_t)strlen(s->answer)};
+    }
 }
 
 static void fill_kept(const struct gr_ledger_session *s, struct gr_msg *m)
@@ -403,10 +418,8 @@ static void fill_kept(const struct gr_ledger_session *s, struct gr_msg *m)
                                   .model_fingerprint = s->model_fingerprint,
                                   .turn = s->turn,
                                   .turn_base = s->turn_base,
-                                  .turn_len = s->turn_len,
-                                  .owner = s->owner}};
+                                  .turn_len = s->turn_len}};
     memcpy(m->kept.numerics_id, s->numerics_id, sizeof(m->kept.numerics_id));
-    memcpy(m->kept.idempotency_key, s->idempotency_key, sizeof(m->kept.idempotency_key));
 }
 
 static void fill_finished(const struct gr_ledger_session *s, struct gr_msg *m)

@@ -36,9 +36,8 @@ struct gr_ledger_session {
     enum gr_finish finish;       /* of the last turn; GR_FINISH_NONE: it goes on */
     char error[GR_MSG_TEXT_MAX]; /* what went wrong in it, for GR_FINISH_ERROR */
     uint64_t tokenizer_fingerprint, model_fingerprint;
-    uint64_t owner; /* a digest of the API key; 0: of the control link */
     char model[GR_MODEL_NAME_MAX], numerics_id[GR_NUMERICS_ID_MAX], trace_id[GR_TRACE_ID_MAX];
-    char idempotency_key[GR_MSG_TEXT_MAX];
+    char *answer;            /* owned: OPEN's; NULL: it has none */
     struct gr_wishes wishes; /* those of the turn are of the one that goes on, or was last */
 };
 

@@ -347,6 +347,16 @@ enum gr_status gr_desk_restore(struct gr_desk *d, const struct gr_restored_sessi
     return GR_OK;
 }
 
+bool gr_desk_adopt(struct gr_desk *d, uint32_t client, uint64_t session)
+{
+    struct session *s = find(d, session);
+    if (s == NULL || !s->in_turn || s->client != NOBODY) {
+        return false;
+    }
+    s->client = client;
+    return true;
+}
+
 static struct gr_msg finished(const struct gr_desk *d, uint64_t session, enum gr_finish finish, bool cut,
                               const char *text)
 {

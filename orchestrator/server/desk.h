@@ -49,6 +49,10 @@ void gr_desk_drain(struct gr_desk *d);
  * has no client: it runs to its end, and clients go on with the session after that, if it is kept. */
 GR_NODISCARD enum gr_status gr_desk_restore(struct gr_desk *d, const struct gr_restored_session *r, uint64_t now_ns);
 
+/* The turn that a restored session is in is this client's from now on, as if it had begun it. False: it is in none, or
+ * has a client. */
+bool gr_desk_adopt(struct gr_desk *d, uint32_t client, uint64_t session);
+
 /* GR_EPROTO: not one a client sends (logged); the caller cuts the client off. */
 GR_NODISCARD enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
 void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client);

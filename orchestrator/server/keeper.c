@@ -132,11 +132,10 @@ static bool is_same(const struct gr_ledger_session *s, const struct gr_msg_kept 
 /* What was generated so far stands with the numerics that it came from. */
 static bool put_kept(struct gr_keeper *k, const struct gr_ledger_session *s)
 {
-    struct gr_msg m = {.type = GR_MSG_KEPT, .session = s->id, .kept = {.owner = s->owner}};
+    struct gr_msg m = {.type = GR_MSG_KEPT, .session = s->id};
     if (!gr_orch_fill_kept(k->orch, s->id, &m.kept) || is_same(s, &m.kept)) {
         return true;
     }
-    memcpy(m.kept.idempotency_key, s->idempotency_key, sizeof(m.kept.idempotency_key));
     return required(k, s, put_tokens(k, s)) && put(k, &m);
 }
 
@@ -270,6 +269,31 @@ struct gr_desk_keeper gr_keeper_serve(struct gr_keeper *k, const struct gr_orch 
         .ctx = k, .refuses = refuses, .note = note, .hold = hold, .forget = forget, .read = read_text};
 }
 
+/* ---- answers ---- */
+
+static bool fill_answer(const struct gr_ledger_session *s, struct gr_kept_answer *out)
+{
+    if (s == NULL || s->answer == NULL || (s->state != GR_LEDGER_TURN && s->state != GR_LEDGER_OVER)) {
+        return false;
+    }
+    *out = (struct gr_kept_answer){.session = s->id,
+                                   .answer = s->answer,
+                                   .in_turn = s->state == GR_LEDGER_TURN,
+                                   .epoch = s->epoch,
+                                   .turn = s->turn,
+                                   .turn_len = s->turn_len,
+                                   .finish = s->finish,
+                                   .error = s->error,
+                                   .ids = s->text.token,
+                                   .n_ids = s->text.len};
+    return true;
+}
+
+bool gr_keeper_answer(const struct gr_keeper *k, uint64_t session, struct gr_kept_answer *out)
+{
+    return fill_answer(gr_ledger_find(gr_scribe_ledger(k->scribe), session), out);
+}
+
 /* ---- what comes back ---- */
 
 static void end_in_error(struct gr_keeper *k, const struct gr_ledger_session *s, const char *why)
@@ -335,6 +359,25 @@ void gr_keeper_restore(struct gr_keeper *k, struct gr_desk *d, uint64_t now_ns)
             "journal %s: %u turns go on, %u sessions are idle, %u answers can be read, %u sessions are damaged",
             k->c.path, n.n_turn, n.n_idle, n.n_over, n.n_damaged);
     }
+}
+
+void gr_keeper_each_answer(const struct gr_keeper *k, void *ctx,
+                           void (*on_answer)(void *ctx, const struct gr_kept_answer *a))
+{
+    const struct gr_ledger *l = gr_scribe_ledger(k->scribe);
+    const uint32_t n = gr_ledger_n(l);
+    uint64_t *session = all_numbers(l, n);
+    if (session == NULL) {
+        log_error("out of memory for %u sessions of a journal", n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct gr_kept_answer a;
+        if (gr_keeper_answer(k, session[i], &a)) {
+            on_answer(ctx, &a);
+        }
+    }
+    free(session);
 }
 
 /* ---- what clients are told ---- */

@@ -33,6 +33,26 @@ struct gr_desk_keeper gr_keeper_serve(struct gr_keeper *k, const struct gr_orch 
 /* Gives the desk the sessions that the journal has. A turn that cannot go on ends with an error. */
 void gr_keeper_restore(struct gr_keeper *k, struct gr_desk *d, uint64_t now_ns);
 
+/* An answer whose OPEN had what tells it again: a turn that goes on, or one that is over. What it points at is borrowed
+ * until something is noted. */
+struct gr_kept_answer {
+    uint64_t session;
+    const char *answer; /* of OPEN */
+    bool in_turn;
+    uint32_t epoch, turn;
+    uint32_t turn_len; /* of ids, where generated ones begin */
+    enum gr_finish finish;
+    const char *error;
+    const int32_t *ids;
+    uint32_t n_ids;
+};
+
+/* False: the journal has no such answer. */
+bool gr_keeper_answer(const struct gr_keeper *k, uint64_t session, struct gr_kept_answer *out);
+/* All there are. on_answer may have turns end. */
+void gr_keeper_each_answer(const struct gr_keeper *k, void *ctx,
+                           void (*on_answer)(void *ctx, const struct gr_kept_answer *a));
+
 /* A message to a client, which leaves when it may. */
 void gr_keeper_send(struct gr_keeper *k, uint32_t client, const struct gr_msg *m);
 

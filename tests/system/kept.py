@@ -138,7 +138,7 @@ class Kept:
             return read_events(r, self.answer, cut_after)
 
     def read(self, cut_after=None):
-        """The whole answer, whatever breaks on the way. cut_after: each connection is given up after so many events that have ids."""
+        """The whole answer, whatever breaks on the way. cut_after: each connection is given up after so many events with ids."""
         wait = 0.05
         while True:
             n_before = len(self.answer.ids)

@@ -7,12 +7,13 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import signal
 import socket
 
 from endpoint import PROMPT, Endpoint, read_all
-from harness import case, main, wait_for
+from harness import TARGET, case, main, wait_for
 from kept import EVENT_ID, Kept, Refused, read_kept
-from served import Folder
+from served import Folder, free_port, worker
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 FORM = ("--chat-template", "llama3")
@@ -286,6 +287,94 @@ def followers_are_bounded():
         assert statuses == [200] * 16 + [429] * 4, statuses
         stop(s, k.answer.session)
         wait_for(s.is_quiet)
+
+
+class Journalled(Endpoint):
+    """An endpoint with a journal, at ports that it keeps, under a supervisor; its target is started by hand."""
+
+    def __init__(self, *args, **kw):
+        folder = Folder()
+        super().__init__("--journal", folder.path("journal"), "--supervise", "--model", TARGET, "--queue-timeout", "300", *args,
+                         http=f"127.0.0.1:{free_port()}", spawn=False, control=f"127.0.0.1:{free_port()}", folder=folder, **kw)
+
+    def kill(self):
+        os.kill(self.child("graft"), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def journalled(*args):
+    with Journalled(*args) as s, worker("graft-target", s.folder, s.address, "--rejoin-timeout", "300"):
+        s.wait()
+        yield s
+
+
+@case
+def answers_outlive_the_orchestrator():
+    """Two kills in the midst, with readers and without; texts, reasons and usage are those of one that was never cut."""
+    with journalled() as s:
+        body = dict(BODY, max_tokens=600)
+        stops = dict(body, max_tokens=1200, stop=["never" * 10])
+        want = {json.dumps(b): s.complete(**b) for b in (body, stops)}
+        talks = [begun(s, b, n=4) for b in (body, stops, body)]
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            read = [pool.submit(k.read) for k in talks[:2]]
+            s.kill()
+            wait_for(lambda: s.log().count("turns go on") == 1, 60)
+            wait_for(lambda: talks[0].answer.done or len(talks[0].answer.ids) > 60, 60)
+            s.kill()
+            got = [r.result() for r in read] + [talks[2].read()]
+        for b, one in zip((body, stops, body), got):
+            whole = want[json.dumps(b)]
+            assert one.text == whole["choices"][0]["text"] and one.finish == whole["choices"][0]["finish_reason"], one.text
+            assert {k: one.usage[k] for k in ("prompt_tokens", "completion_tokens")} == {
+                k: whole["usage"][k] for k in ("prompt_tokens", "completion_tokens")}, one.usage
+            assert len({(e["id"], e["created"], e["model"]) for e in one.events}) == 1, one.session
+            s.kill()  # what is over is there again, whole, and by its last id nothing of it is
+            wait_for(lambda: ready(s))
+            status, text = get(s, one.session)
+            told = "".join(c["text"] for e in text.split("\n") if e.startswith("data: {") for c in json.loads(e[6:])["choices"])
+            assert status == 200 and told == one.text, (status, told)
+            assert get(s, one.session, f"?last_event_id={one.ids[-1]}") == (204, "")
+
+
+def ready(s):
+    try:
+        return s.ask("GET", "/ready")[0] == 200
+    except OSError:
+        return False
+
+
+@case
+def what_binds_an_answer_outlives_the_orchestrator():
+    """Its owner, its key and its body; its grace, which begins anew; and what is past it."""
+    with journalled() as s:
+        k = begun(s, endless(), key="kept")
+        text = k.answer.text
+        whole = s.post(COMPLETIONS, BODY, headers={"Idempotency-Key": "whole"})
+        s.kill()
+        wait_for(lambda: ready(s), 60)
+        refused(422, lambda: begun(s, dict(endless(), seed=1), key="kept"))
+        again = begun(s, endless(), key="kept")
+        assert again.answer.session == k.answer.session and again.answer.text[:len(text)] == text[:len(again.answer.text)]
+        assert s.post(COMPLETIONS, BODY, headers={"Idempotency-Key": "whole"})["choices"] == whole["choices"]
+        assert get(s, k.answer.session, f"?from={10**9}")[0] == 400
+        assert stop(s, k.answer.session)["stopped"] is True
+        one = again.read()  # who is told of an end may rely on it
+        s.kill()
+        wait_for(lambda: ready(s), 60)
+        assert k.read().text == one.text and k.answer.finish == "stop"
+        assert one.finish == "stop" and one.text.startswith(text) and one.usage["completion_tokens"] == one.at - 1
+        assert stop(s, k.answer.session)["stopped"] is False
+
+
+@case
+def nobody_comes_back_after_a_restart():
+    with journalled("--resume-grace", "1") as s:
+        k = begun(s, endless())
+        s.kill()
+        wait_for(lambda: "its client is gone" in s.log(), 60)
+        wait_for(lambda: ready(s) and get(s, k.answer.session)[0] == 200, 60)
+        assert k.read().finish == "closed"  # the journal has what there was
 
 
 if __name__ == "__main__":

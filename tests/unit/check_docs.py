@@ -149,7 +149,8 @@ def type_of_field(kind, limit, numbers):
     """As the page writes it."""
     most = numbers[limit] if limit in numbers else number(limit)
     return {"BOOL": "u32 to 1", "CASE": "u32 to 1", "U32": "u32" if most == 2**32 - 1 else f"u32 to {most}", "U64": "u64",
-            "F32": "f64", "F64": "f64", "STR": f"text to {(most or 0) - 1}", "IDS": f"ids to {most}",
+            "F32": "f64", "F64": "f64", "STR": f"text to {(most or 0) - 1}", "TEXT": f"text to {(most or 0) - 1}",
+            "IDS": f"ids to {most}",
             "LIST": f"ids to {most}", "FLOATS": f"f32s to {most}", "VALUES": f"f32s to {most}"}[kind]
 
 

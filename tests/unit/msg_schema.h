@@ -43,6 +43,7 @@ static const struct field {
     {"peer", STR, 64},
     {"trace_id", STR, 33},
     {"model", STR, 128},
+    {"answer", STR, 16384},
     {"seat", STR, 64},
     {"number", U64, 0},
     {"ids", IDS, 1 << 20},
@@ -169,8 +170,6 @@ static const struct field {
     {"runs", STR, 256},
     {"turn_base", U32, UINT32_MAX},
     {"turn_len", U32, UINT32_MAX},
-    {"owner", U64, 0},
-    {"idempotency_key", STR, 256},
     {"in_turn", U32, 1},
 };
 #define N_FIELD ((int)GR_ARRAY_LEN(field))
@@ -185,7 +184,8 @@ static const struct schema {
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open queues priority transport tree_shape "
      "draft_depth "
-     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint trace_id model specpv pv_sink pv_retrieval pv_window "
+     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint trace_id model answer specpv pv_sink pv_retrieval "
+     "pv_window "
      "pv_buffer "
      "pv_threshold pv_interval pv_provisional pv_fraction min_tokens n_logprob repetition_penalty frequency_penalty "
      "presence_penalty banned_ids biased_ids biases bad_words timeout_ns salt "},
@@ -232,8 +232,7 @@ static const struct schema {
      "seat "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
     {GR_MSG_MEMBER, "MEMBER", " incarnation host rank n_rank version runs ", " address host_id gpu "},
-    {GR_MSG_KEPT, "KEPT", " session epoch turn turn_base turn_len ",
-     " model_fingerprint numerics_id owner idempotency_key "},
+    {GR_MSG_KEPT, "KEPT", " session epoch turn turn_base turn_len ", " model_fingerprint numerics_id "},
     {GR_MSG_READ, "READ", " session ", " "},
     {GR_MSG_TEXT, "TEXT", " session epoch turn turn_len ids ", " in_turn finish text "},
 };

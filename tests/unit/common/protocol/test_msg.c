@@ -15,7 +15,7 @@ static void put_drawn(const struct field *f, bool extreme)
     } else if (f->kind == F64) {
         msgpack_pack_double(&pk, extreme ? 0x1p99 : (double)(1 + draw(1000)) / 8.0);
     } else if (f->kind == STR) {
-        char text[512];
+        static char text[1 << 14];
         const size_t n = extreme ? f->limit - 1 : (size_t)draw(f->limit);
         memset(text, 'a' + (int)draw(26), n);
         msgpack_pack_str(&pk, n);

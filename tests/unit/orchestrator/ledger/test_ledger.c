@@ -35,6 +35,8 @@ static struct gr_msg_ids some_ids(uint32_t n)
     return (struct gr_msg_ids){.p = id, .n = n};
 }
 
+static char answer[] = "{\"id\":\"cmpl-1\"}";
+
 static struct gr_msg opening(uint64_t session, uint32_t n, bool keep_open)
 {
     struct gr_msg m = {.type = GR_MSG_OPEN, .session = session, .open = {.epoch = 1, .ids = some_ids(n)}};
@@ -42,6 +44,7 @@ static struct gr_msg opening(uint64_t session, uint32_t n, bool keep_open)
     pair[1] = (int32_t)n;
     m.open.segments = (struct gr_msg_ids){.p = pair, .n = 2};
     m.open.tokenizer_fingerprint = 77;
+    m.open.answer = (struct gr_msg_long){.p = answer, .n = sizeof(answer) - 1};
     memcpy(m.open.model, "small", sizeof("small"));
     m.open.wishes.sampling.seed = 5;
     m.open.wishes.keep_open = keep_open;
@@ -57,10 +60,8 @@ static struct gr_msg keeping(const struct gr_ledger_session *s, uint32_t epoch)
                                 .turn = s->turn,
                                 .turn_base = s->turn_base,
                                 .turn_len = s->turn_len,
-                                .model_fingerprint = 9,
-                                .owner = 11}};
+                                .model_fingerprint = 9}};
     memcpy(m.kept.numerics_id, "cpu-1", sizeof("cpu-1"));
-    memcpy(m.kept.idempotency_key, "once", sizeof("once"));
     return m;
 }
 
@@ -116,8 +117,8 @@ static void test_turns(void **state)
     assert_true(s->state == GR_LEDGER_TURN && s->turn == 1 && s->turn_base == 0 && s->turn_len == 10);
     assert_int_equal(gr_ledger_tokens_left(s), 40);
     apply(l, keeping(s, 2));
-    assert_true(s->epoch == 2 && s->owner == 11 && s->model_fingerprint == 9);
-    assert_string_equal(s->idempotency_key, "once");
+    assert_true(s->epoch == 2 && s->model_fingerprint == 9);
+    assert_string_equal(s->answer, answer);
     apply(l, committing(s, 7));
     assert_true(s->text.len == 17 && s->text.n_segment == 2);
     assert_int_equal(gr_ledger_tokens_left(s), 33);
@@ -332,12 +333,12 @@ static void compare(const struct gr_ledger_session *a, const struct gr_ledger_se
     assert_true(a->text.len == b->text.len && a->text.hash == b->text.hash && a->text.n_segment == b->text.n_segment);
     assert_memory_equal(a->text.token, b->text.token, a->text.len * sizeof(int32_t));
     assert_memory_equal(a->text.segment, b->text.segment, 2 * a->text.n_segment * sizeof(int32_t));
-    assert_true(a->owner == b->owner && a->model_fingerprint == b->model_fingerprint);
+    assert_int_equal(a->model_fingerprint, b->model_fingerprint);
     assert_int_equal(a->tokenizer_fingerprint, b->tokenizer_fingerprint);
     assert_string_equal(a->error, b->error);
     assert_string_equal(a->model, b->model);
     assert_string_equal(a->numerics_id, b->numerics_id);
-    assert_string_equal(a->idempotency_key, b->idempotency_key);
+    assert_string_equal(a->answer, b->answer);
     assert_memory_equal(&a->wishes, &b->wishes, offsetof(struct gr_wishes, adjust));
     assert_int_equal(gr_ledger_tokens_left(a), gr_ledger_tokens_left(b));
 }

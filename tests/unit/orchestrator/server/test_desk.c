@@ -342,6 +342,24 @@ static void test_restored_turn(void **state)
     destroy(w);
 }
 
+/* Who takes a restored turn over is told of it, and alone: it ends when that one goes. */
+static void test_restored_turn_is_taken_over(void **state)
+{
+    (void)state;
+    struct world *w = make_desk();
+    assert_false(gr_desk_adopt(w->desk, 0, OLD));
+    assert_int_equal(restore(w, OLD, true, true, 8), GR_OK);
+    assert_true(gr_desk_adopt(w->desk, 0, OLD));
+    assert_false(gr_desk_adopt(w->desk, 1, OLD));
+    (void)gr_orch_step(w->orch, w->now_ns);
+    check_reopened(w, OLD, 2, 5, 2, 6);
+    opened(w);
+    commit(w, 50, 6, GR_FINISH_LENGTH);
+    assert_true(told.n_msg[0][GR_MSG_COMMIT] == 1 && told.n_msg[0][GR_MSG_FINISHED] == 1 && told.n_token == 11);
+    assert_false(gr_desk_adopt(w->desk, 0, OLD));
+    destroy(w);
+}
+
 static void test_restored_over(void **state)
 {
     (void)state;
@@ -361,7 +379,7 @@ int main(void)
         cmocka_unit_test(test_truncate_of_another), cmocka_unit_test(test_client_goes),
         cmocka_unit_test(test_drain_worker),        cmocka_unit_test(test_restored_idle),
         cmocka_unit_test(test_restored_turn),       cmocka_unit_test(test_restored_over),
-        cmocka_unit_test(test_drain_of_all),
+        cmocka_unit_test(test_drain_of_all),        cmocka_unit_test(test_restored_turn_is_taken_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
