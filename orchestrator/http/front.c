@@ -175,6 +175,59 @@ static void give_up(struct gr_front *f, struct gr_job *j)
     }
 }
 
+/* ---- sessions are opened ---- */
+
+/* Owners share the queue by their keys' digests, the first bytes of which are as good as all of them. */
+static uint64_t owner_number(const struct gr_api_owner *owner)
+{
+    uint64_t number;
+    memcpy(&number, owner->digest, sizeof(number));
+    return number;
+}
+
+/* Answers to one prompt share its KV, where the first is open. */
+static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t now_ns)
+{
+    const struct gr_job *j = a->job;
+    const struct gr_ask_prompt *p = &j->ask.prompt[a->index / j->ask.n_each];
+    int32_t segments[2] = {0, (int32_t)p->n_ids};
+    struct gr_msg m = {.type = GR_MSG_OPEN};
+    memcpy(m.open.trace_id, j->names.trace_id, sizeof(m.open.trace_id));
+    m.open.tokenizer_fingerprint = j->model->fingerprint;
+    m.open.ids.p = p->ids;
+    m.open.ids.n = p->n_ids;
+    m.open.segments.p = segments;
+    m.open.segments.n = 2;
+    snprintf(m.open.model, sizeof(m.open.model), "%s", j->model->named ? j->model->name : "");
+    gr_wishes_copy(&m.open.wishes, &j->ask.wishes);
+    m.open.wishes.turn.max_tokens = p->max_tokens;
+    m.open.wishes.owner = owner_number(&j->owner);
+    gr_http_salt(&j->owner, j->request.cache_salt, m.open.wishes.salt);
+    m.open.wishes.sampling.choice = (uint32_t)(a->index % j->ask.n_each);
+    char *note = gr_past_note(j);
+    if (note != NULL) {
+        m.open.answer = (struct gr_msg_long){.p = note, .n = (uint32_t)strlen(note)};
+    }
+    m.open.wishes.fork_of = a->index % j->ask.n_each > 0 ? j->answer[a->index - a->index % j->ask.n_each].session : 0;
+    const enum gr_status st = f->c.say(f->c.ctx, a->client, &m, now_ns);
+    (void)st; /* OPENED, or ERROR, has come */
+    free(note);
+}
+
+static bool is_first_of_prompt(const struct gr_job_answer *a)
+{
+    return a->index % a->job->ask.n_each == 0;
+}
+
+/* The others wait for the first one's session, whose KV they share. */
+static void open_others(struct gr_front *f, struct gr_job_answer *first, uint64_t now_ns)
+{
+    const struct gr_job *j = first->job;
+    for (int i = 1; i < j->ask.n_each && !j->failed; i++) {
+        open_answer(f, first + i, now_ns);
+    }
+}
+
 /* ---- what the desk tells ---- */
 
 /* The response begins when all its answers are open, and what is to be kept of them is. */
@@ -193,6 +246,9 @@ static void on_opened(struct gr_front *f, struct gr_job_answer *a, const struct 
     gr_log_about(NULL);
     if (++a->job->n_opened == a->job->n_answer) {
         gr_tell_all(a->job, now_ns);
+    }
+    if (is_first_of_prompt(a)) {
+        open_others(f, a, now_ns);
     }
 }
 
@@ -283,51 +339,16 @@ static bool take_number(struct gr_front *f, struct gr_job_answer *a)
     return false;
 }
 
-/* Owners share the queue by their keys' digests, the first bytes of which are as good as all of them. */
-static uint64_t owner_number(const struct gr_api_owner *owner)
-{
-    uint64_t number;
-    memcpy(&number, owner->digest, sizeof(number));
-    return number;
-}
-
-/* Answers to one prompt share its KV, where the first is open. */
-static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t now_ns)
-{
-    const struct gr_job *j = a->job;
-    const struct gr_ask_prompt *p = &j->ask.prompt[a->index / j->ask.n_each];
-    int32_t segments[2] = {0, (int32_t)p->n_ids};
-    struct gr_msg m = {.type = GR_MSG_OPEN};
-    memcpy(m.open.trace_id, j->names.trace_id, sizeof(m.open.trace_id));
-    m.open.tokenizer_fingerprint = j->model->fingerprint;
-    m.open.ids.p = p->ids;
-    m.open.ids.n = p->n_ids;
-    m.open.segments.p = segments;
-    m.open.segments.n = 2;
-    snprintf(m.open.model, sizeof(m.open.model), "%s", j->model->named ? j->model->name : "");
-    gr_wishes_copy(&m.open.wishes, &j->ask.wishes);
-    m.open.wishes.turn.max_tokens = p->max_tokens;
-    m.open.wishes.owner = owner_number(&j->owner);
-    gr_http_salt(&j->owner, j->request.cache_salt, m.open.wishes.salt);
-    m.open.wishes.sampling.choice = (uint32_t)(a->index % j->ask.n_each);
-    char *note = gr_past_note(j);
-    if (note != NULL) {
-        m.open.answer = (struct gr_msg_long){.p = note, .n = (uint32_t)strlen(note)};
-    }
-    m.open.wishes.fork_of = a->index % j->ask.n_each > 0 ? j->answer[a->index - a->index % j->ask.n_each].session : 0;
-    const enum gr_status st = f->c.say(f->c.ctx, a->client, &m, now_ns);
-    (void)st; /* OPENED, or ERROR, has come */
-    free(note);
-}
-
+/* All have their numbers before any is opened: OPENED may come at once. */
 static void open_all(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
 {
     for (int i = 0; i < j->n_answer && !j->failed; i++) {
         if (!take_number(f, &j->answer[i])) {
             gr_tell_failed(j, 429, "as many answers are being generated as there is room for: try again later");
-        } else {
-            open_answer(f, &j->answer[i], now_ns);
         }
+    }
+    for (int i = 0; i < j->n_answer && !j->failed; i += j->ask.n_each) {
+        open_answer(f, &j->answer[i], now_ns);
     }
 }
 

@@ -159,6 +159,17 @@ def sixty_four_streams_outlive_a_kill():
 
 
 @case
+def answers_to_one_prompt_share_its_kv():
+    """Also where OPENED waits for the disk, so that the others can be opened only after it."""
+    folder = Folder()
+    with Endpoint("--journal", folder.path("journal"), "--prefix-cache", "off", draft=False, folder=folder) as s:
+        answer = s.complete(prompt="import os\n" * 40, n=4, max_tokens=MANY, temperature=1, ignore_eos=True)
+        assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3], answer
+        assert len({c["text"] for c in answer["choices"]}) == 4, answer
+        assert s.log().count("shares KV of") == 3, s.log()
+
+
+@case
 def another_order_of_sums_does_not_go_on():
     with served("--queue-timeout", "1", draft=False, workers=("--cpu-kernels", "c")) as s:
         c = s.start(prompt=PROMPTS[0], tokens=3000)
