@@ -139,7 +139,7 @@ def failed_cases(entry):
 
 
 def run_suite(folder, args, env, log="testlog"):
-    done = run(["meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", "--logbase", log, *args], env=env)
+    done = run(["meson", "test", "-C", folder, "--no-rebuild", "--timeout-multiplier", "3", "--print-errorlogs", "--logbase", log, *args], env=env)
     log = os.path.join(folder, "meson-logs", log + ".json")
     totals = [0, 0, 0]
     failures = []

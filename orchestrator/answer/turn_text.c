@@ -103,6 +103,7 @@ void gr_turn_text_trim(struct gr_turn_text *t)
     t->token = shrink(t->token, t->cap * sizeof(*t->token));
     t->text_end = shrink(t->text_end, t->cap * sizeof(*t->text_end));
     gr_logprobs_trim(&t->logprobs);
+    t->stream.n_stop = 0; /* the stop strings are the request's, which is gone */
     t->stream.text = shrink(t->stream.text, t->stream.len);
     t->stream.cap = t->stream.len;
 }

@@ -274,7 +274,8 @@ static void on_commit(struct gr_front *f, struct gr_job_answer *a, const struct 
 static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struct gr_msg *m, uint64_t now_ns)
 {
     struct gr_job *j = a->job;
-    a->finish = a->stop_sent ? GR_FINISH_STOP : (enum gr_finish)m->finished.finish;
+    const enum gr_finish told = (enum gr_finish)m->finished.finish;
+    a->finish = a->stop_sent && told != GR_FINISH_ERROR ? GR_FINISH_STOP : told; /* an end that is not certain is none */
     const enum gr_status st = gr_turn_text_end(&a->turn_text);
     gr_tell_text(a, now_ns);
     let_go(f, a);
@@ -365,6 +366,10 @@ static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
         return;
     }
     j->place = gr_recall_add(f->recall, &j->owner, &j->once, j);
+    if (j->place < 0) {
+        gr_tell_failed(j, 429, "as many answers are being generated, or kept, as there is room for: try again later");
+        return;
+    }
     gr_front_follow(f, j, j->stream, j->event_ids, 0, now_ns);
     open_all(f, j, now_ns);
 }
@@ -404,6 +409,11 @@ void gr_front_restore(struct gr_front *f, const struct gr_past_answer *a, uint64
     }
     once = is_answered_once(a) ? once : (struct gr_once){0};
     const int place = gr_recall_add(f->recall, &owner, &once, NULL);
+    if (place < 0) {
+        log_warn("session %" GR_SESSION_ID_PRI " of the journal cannot be come back to: there is no room for more",
+                 a->session);
+        return;
+    }
     gr_recall_name(f->recall, place, a->session);
     struct gr_job *j = a->in_turn ? gr_past_job(a, f->c.served, f->c.n_served, &stopped) : NULL;
     if (j != NULL) {

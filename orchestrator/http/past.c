@@ -202,11 +202,12 @@ static bool take_tokens(struct gr_job *j, const struct gr_past_answer *a, bool *
     return st == GR_OK;
 }
 
-static bool end(struct gr_job *j, const struct gr_past_answer *a)
+/* stopped: its text has a stop string, by which it has ended whatever came after it. */
+static bool end(struct gr_job *j, const struct gr_past_answer *a, bool stopped)
 {
     const bool timeout = a->finish == GR_FINISH_TIMEOUT;
     j->answer[0].over = true;
-    j->answer[0].finish = a->finish;
+    j->answer[0].finish = stopped && a->finish == GR_FINISH_LENGTH ? GR_FINISH_STOP : a->finish;
     j->n_over = 1;
     if (timeout || a->finish == GR_FINISH_ERROR) {
         gr_tell_failed(j, timeout ? 408 : 500, a->error[0] != '\0' ? a->error : "the answer could not be generated");
@@ -230,7 +231,7 @@ static bool fill(struct gr_job *j, const json_t *root, const struct gr_past_answ
     j->answer[0].session = a->session;
     j->answer[0].turn = a->turn;
     j->answer[0].epoch = a->epoch;
-    return a->in_turn || end(j, a);
+    return a->in_turn || end(j, a, *stopped_out);
 }
 
 struct gr_job *gr_past_job(const struct gr_past_answer *a, const struct gr_served *served, int n_served,

@@ -62,13 +62,15 @@ void gr_recall_forget(struct gr_recall *r, int place)
     *e = (struct gr_recalled){0};
 }
 
-/* Around the table: about the oldest of those whose answers are not in memory. */
+/* Around the table: about the oldest of those whose answers are not in memory. -1: there is none. */
 static int find_place(struct gr_recall *r)
 {
     uint32_t n = 0;
     while (r->place[r->next].job != NULL) {
         r->next = (r->next + 1) % GR_RECALL_PLACES;
-        GR_ASSERT(n++ < GR_RECALL_PLACES);
+        if (++n == GR_RECALL_PLACES) {
+            return -1;
+        }
     }
     const int place = (int)r->next;
     r->next = (r->next + 1) % GR_RECALL_PLACES;
@@ -81,6 +83,9 @@ static int find_place(struct gr_recall *r)
 int gr_recall_add(struct gr_recall *r, const struct gr_api_owner *owner, const struct gr_once *once, struct gr_job *job)
 {
     const int place = find_place(r);
+    if (place < 0) {
+        return -1;
+    }
     r->place[place] = (struct gr_recalled){.used = true, .owner = *owner, .once = *once, .job = job};
     if (once->asked) {
         gr_session_index_add(&r->by_once, number_of(once), place);

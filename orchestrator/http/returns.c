@@ -167,8 +167,10 @@ void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t 
 void gr_front_retire(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
 {
     const bool begun = j->n_answer > 0 && j->n_opened == j->n_answer;
-    if (j->stream != NULL) {
+    if (j->stream != NULL) { /* with what waits in it, which is not counted among what is kept */
         gr_stream_end(j->stream);
+        gr_stream_drop(j->stream);
+        j->stream = NULL;
     }
     for (struct gr_follower *one = j->follower; one != NULL; one = one->next) {
         gr_stream_end(one->stream);

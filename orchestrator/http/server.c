@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define READER_THREADS 2
-#define LAST_BYTES_S 2 /* for what clients have not read when the endpoint ends */
+#define LAST_BYTES_S 5 /* for what clients have not read when the endpoint ends */
 #define EXCESS_MAX 64  /* connections beyond the limit, which are told so */
 
 /* ---- what is known of the fleet ---- */

@@ -20,6 +20,7 @@ struct gr_stream {
     bool ended, cut;
     char *bytes; /* owned: [at, len) wait */
     size_t at, len, cap;
+    size_t first; /* of what waits, the piece that came when nothing waited: it may be larger than all that may wait */
 };
 
 enum gr_status gr_stream_create(void (*wake)(void *ctx), void *ctx, struct gr_stream **out)
@@ -118,10 +119,11 @@ static enum gr_status let_in(struct gr_stream *s, size_t n)
         return GR_ECLOSED;
     }
     /* A response of one piece may be larger; what waits before a piece may not. */
-    if (s->len - s->at > GR_STREAM_BYTES_MAX || !make_room(s, n)) {
+    if (s->len - s->at > GR_STREAM_BYTES_MAX + s->first || !make_room(s, n)) {
         s->ended = s->cut = true;
         return GR_ELIMIT;
     }
+    s->first = s->len == s->at ? n : s->first;
     return GR_OK;
 }
 

@@ -403,13 +403,13 @@ static void remove_old(const struct gr_journal_files *files, int dir, const stru
     }
 }
 
-void gr_compact_clean(const struct gr_journal_files *files, int dir)
+void gr_compact_clean(const struct gr_journal_files *files, int dir, uint64_t from)
 {
     struct gr_segment_list l;
     if (faccessat(dir, UNNAMED, F_OK, AT_SYMLINK_NOFOLLOW) == 0 && files->remove(files->ctx, dir, UNNAMED) != 0) {
         log_warn("journal: %s: cannot be removed: %s", UNNAMED, strerror(errno));
     }
-    if (gr_journal_folder_list(dir, 0, UINT64_MAX, &l) == GR_OK) {
+    if (gr_journal_folder_list(dir, from, UINT64_MAX, &l) == GR_OK) {
         remove_old(files, dir, &l);
         gr_segment_list_finish(&l);
     }

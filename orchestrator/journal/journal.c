@@ -397,10 +397,8 @@ static enum gr_status read_all(struct gr_journal *j, const struct gr_journal_con
     struct gr_replay_report report;
     GR_TRY(gr_replay_create(c->ctx, c->on_record, &r));
     const enum gr_status st = gr_journal_folder_read(&j->folder, r, &j->space, &j->run_from);
-    if (st == GR_OK && j->run_from == 1) { /* nothing is damaged */
-        gr_compact_clean(j->segment.files, j->folder.fd);
-    }
     if (st == GR_OK) {
+        gr_compact_clean(j->segment.files, j->folder.fd, j->run_from);
         gr_replay_end(r, &report);
         tell_of_damage(c, r, &report);
         j->last_seq = report.last_seq;

@@ -271,9 +271,9 @@ struct gr_desk_keeper gr_keeper_serve(struct gr_keeper *k, const struct gr_orch 
 
 /* ---- answers ---- */
 
-static bool fill_answer(const struct gr_ledger_session *s, struct gr_kept_answer *out)
+static bool fill_answer(const struct gr_keeper *k, const struct gr_ledger_session *s, struct gr_kept_answer *out)
 {
-    if (s == NULL || s->answer == NULL || (s->state != GR_LEDGER_TURN && s->state != GR_LEDGER_OVER)) {
+    if (why_unreadable(k, s) != NULL || s->answer == NULL || (s->state != GR_LEDGER_TURN && s->state != GR_LEDGER_OVER)) {
         return false;
     }
     *out = (struct gr_kept_answer){.session = s->id,
@@ -291,7 +291,7 @@ static bool fill_answer(const struct gr_ledger_session *s, struct gr_kept_answer
 
 bool gr_keeper_answer(const struct gr_keeper *k, uint64_t session, struct gr_kept_answer *out)
 {
-    return fill_answer(gr_ledger_find(gr_scribe_ledger(k->scribe), session), out);
+    return fill_answer(k, gr_ledger_find(gr_scribe_ledger(k->scribe), session), out);
 }
 
 /* ---- what comes back ---- */

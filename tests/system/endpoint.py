@@ -27,12 +27,12 @@ class Endpoint(Serve):
         self.port = int(re.search(r"at https?://\S+:(\d+)/v1", self.log()).group(1))
         self.key, self.tls = key, tls  # of those who ask and say nothing else; an SSLContext
 
-    def connect(self, timeout=60):
+    def connect(self, timeout=300):
         if self.tls:
             return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout * SLOW, context=self.tls)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
 
-    def open(self, method, path, body=None, headers=None, raw=None, timeout=60):
+    def open(self, method, path, body=None, headers=None, raw=None, timeout=300):
         c = self.connect(timeout)
         data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
         known = {"Content-Type": "application/json"} if data is not None else {}

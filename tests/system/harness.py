@@ -27,7 +27,7 @@ def case(fn):
     return fn
 
 
-def run(*args, timeout=60, env=None, stdin=None):
+def run(*args, timeout=240, env=None, stdin=None):
     return subprocess.run([GRAFT, *args], capture_output=True, text=True, timeout=timeout * SLOW, input=stdin,
                           env=dict(os.environ, **(env or {})))
 
@@ -79,7 +79,7 @@ def alive(pid):
         return False
 
 
-def wait_for(what, seconds=20):
+def wait_for(what, seconds=60):
     end = time.monotonic() + seconds * SLOW
     while time.monotonic() < end:
         if what():

@@ -80,7 +80,7 @@ class Serve:
         return done
 
     def wait(self, *args):
-        self.graft("wait", "--timeout", "30", *args)
+        self.graft("wait", "--timeout", "120", *args, timeout=150)
 
     def generate(self, *args, prompt=PROMPT, **kw):
         if not any(a.startswith("--prompt") for a in args):
@@ -114,7 +114,7 @@ class Serve:
     def wait_running(self, rounds=3):
         wait_for(lambda: any(s["state"] == "running" and s["rounds"] >= rounds for s in self.sessions()))
 
-    def end(self, seconds=20):
+    def end(self, seconds=60):
         self.p.send_signal(signal.SIGINT)
         status = self.p.wait(timeout=seconds * SLOW)
         assert status == 0, (status, self.log())

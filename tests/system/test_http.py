@@ -337,7 +337,7 @@ def it_is_ready_when_all_are_there():
 
 @case
 def a_signal_lets_streams_end():
-    with Endpoint() as s:
+    with Endpoint("--drain-timeout", "600") as s:
         out = []
         t = threading.Thread(target=lambda: out.append(s.stream("/v1/completions", prompt=PROMPT, max_tokens=800,
                                                                 temperature=0, ignore_eos=True)))
@@ -355,21 +355,21 @@ def a_signal_lets_streams_end():
 def read_slowly(s, body, out):
     """The response's bytes, of a client whose window is small: most of a large answer waits in the server."""
     with contextlib.closing(socket.socket()) as c:
-        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
         c.settimeout(120 * SLOW)
         c.connect(("127.0.0.1", s.port))
         data = json.dumps(body).encode()
         c.sendall(b"POST /v1/completions HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
                   b"Content-Length: %d\r\n\r\n%s" % (len(data), data))
-        while piece := c.recv(2048):
+        while piece := c.recv(1 << 16):
             out.append(piece)
 
 
 @case
 def an_answer_that_has_ended_is_sent_whole():
-    with Endpoint() as s:
+    with Endpoint("--drain-timeout", "600") as s:
         out = []
-        body = {"prompt": PROMPT, "n": 8, "max_tokens": 250, "temperature": 1, "logprobs": 5, "ignore_eos": True}
+        body = {"prompt": PROMPT, "n": 8, "max_tokens": 100, "temperature": 1, "logprobs": 5, "ignore_eos": True}
         t = threading.Thread(target=read_slowly, args=(s, body, out))
         t.start()
         wait_for(lambda: s.metrics()["graft_num_requests_running"] > 0)

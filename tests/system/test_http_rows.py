@@ -248,7 +248,7 @@ def pings_come_in_silence_and_between_events():
     """Who waits for a target, and whose target stands still in the midst of a text: the head at once, then pings alone, at
     their interval; after them the text goes on as it would have."""
     body = dict(GREEDY, max_tokens=MANY, ignore_eos=True)
-    times = ("--http-idle-timeout", "1", "--http-request-timeout", "1" if SLOW == 1 else "5")  # of those who ask, not who wait
+    times = ("--http-idle-timeout", "5", "--http-request-timeout", "5")  # of those who ask, not who wait
     with Endpoint("--model", TARGET, *times, spawn=False) as s:
         waits = Lines(s, body)
         begun = time.monotonic() - waits.begin

@@ -298,7 +298,9 @@ class Journalled(Endpoint):
                          http=f"127.0.0.1:{free_port()}", spawn=False, control=f"127.0.0.1:{free_port()}", folder=folder, **kw)
 
     def kill(self):
-        os.kill(self.child("graft"), signal.SIGKILL)
+        pid = self.child("graft")
+        assert pid, self.log()
+        os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -330,7 +332,7 @@ def answers_outlive_the_orchestrator():
                 k: whole["usage"][k] for k in ("prompt_tokens", "completion_tokens")}, one.usage
             assert len({(e["id"], e["created"], e["model"]) for e in one.events}) == 1, one.session
             s.kill()  # what is over is there again, whole, and by its last id nothing of it is
-            wait_for(lambda: ready(s))
+            wait_for(lambda: ready(s), 60)
             status, text = get(s, one.session)
             told = "".join(c["text"] for e in text.split("\n") if e.startswith("data: {") for c in json.loads(e[6:])["choices"])
             assert status == 200 and told == one.text, (status, told)

@@ -292,7 +292,7 @@ def a_disk_that_hangs_does_not_hold_the_end():
         ask(s, f"{1:032x}", PROMPTS[0])
         with open(folder.hang, "w", encoding="utf-8"):
             pass
-        waits = threading.Thread(target=ask, args=(s, f"{2:032x}", PROMPTS[1]))
+        waits = threading.Thread(target=ask, args=(s, f"{2:032x}", PROMPTS[1], 900))
         waits.start()
         wait_for(lambda: len(s.sessions()) == 1)
         s.p.send_signal(signal.SIGTERM)
