@@ -370,8 +370,14 @@ static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
         gr_tell_failed(j, 429, "as many answers are being generated, or kept, as there is room for: try again later");
         return;
     }
-    gr_front_follow(f, j, j->stream, j->event_ids, 0, now_ns);
-    open_all(f, j, now_ns);
+    const bool follows = gr_front_follow(f, j, j->stream, j->event_ids, 0, now_ns);
+    gr_stream_drop(j->stream);
+    j->stream = NULL;
+    if (follows) {
+        open_all(f, j, now_ns);
+    } else {
+        j->failed = j->left = true;
+    }
 }
 
 /* ---- an answer of an earlier process ---- */

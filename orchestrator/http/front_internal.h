@@ -29,8 +29,8 @@ struct gr_front {
 
 /* The answer's turn ends with the tokens that it has. */
 void gr_front_stop_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t now_ns);
-/* The stream is told the job's answers, those that it has and those that come. */
-void gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *stream, bool ids, uint32_t from,
+/* The stream is told the job's answers, those that it has and those that come. False: it was refused. */
+bool gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *stream, bool ids, uint32_t from,
                      uint64_t now_ns);
 /* The job of an answer that is found; loaded, if it is over and a journal has it. NULL: it is not kept any more. */
 struct gr_job *gr_front_recall(struct gr_front *f, const struct gr_recalled *e, uint64_t now_ns);

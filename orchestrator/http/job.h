@@ -50,7 +50,7 @@ struct gr_job {
     struct gr_reply reply;
     struct gr_once once;
     bool event_ids;               /* who asked it wants names of events */
-    struct gr_stream *stream;     /* of who asked it, a reference of its own; NULL: it has begun */
+    struct gr_stream *stream;     /* of who asked it, a reference of its own; NULL: he follows */
     struct gr_job_answer *answer; /* owned, (n_answer) */
     int n_answer, n_opened, n_over;
     struct gr_follower *follower; /* owned, (n_follower) */

@@ -62,7 +62,7 @@ struct gr_job *gr_front_recall(struct gr_front *f, const struct gr_recalled *e, 
 
 /* ---- followers ---- */
 
-void gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *stream, bool ids, uint32_t from,
+bool gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *stream, bool ids, uint32_t from,
                      uint64_t now_ns)
 {
     const bool full = j->n_follower >= GR_JOB_FOLLOWER_MAX || f->n_follower >= GR_FRONT_FOLLOWER_MAX;
@@ -71,7 +71,7 @@ void gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *str
         refuse(stream, full ? 429 : 500,
                full ? "as many connections follow this answer, or all of them, as may: try again later"
                     : "out of memory");
-        return;
+        return false;
     }
     f->n_follower++;
     one->said_ns = now_ns;
@@ -79,6 +79,7 @@ void gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *str
     if (gr_job_is_over(j)) {
         f->n_follower -= gr_job_drop_followers(j);
     }
+    return true;
 }
 
 /* ---- a request that comes twice ---- */
@@ -99,7 +100,7 @@ bool gr_front_came_before(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
     } else {
         first->resumes = true;
         first->untended = false;
-        gr_front_follow(f, first, j->stream, j->event_ids, 0, now_ns);
+        (void)gr_front_follow(f, first, j->stream, j->event_ids, 0, now_ns);
     }
     gr_job_destroy(j);
     return true;
@@ -157,7 +158,7 @@ void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t 
     } else {
         j->resumes = true;
         j->untended = false;
-        gr_front_follow(f, j, r->stream, true, r->from, now_ns);
+        (void)gr_front_follow(f, j, r->stream, true, r->from, now_ns);
     }
 }
 

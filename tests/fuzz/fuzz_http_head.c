@@ -2,6 +2,8 @@
  * Authorization, X-Request-Id and traceparent, in that order; a line that is missing is a header that is. Who is let in
  * has a right to it, and who is not gets a short error. What follows the eighth line is read as a file of keys. */
 #include "orchestrator/http/door.h"
+#include "orchestrator/http/event_id.h"
+#include "orchestrator/http/once.h"
 #include "orchestrator/http/request_names.h"
 #include "tests/fuzz/http_checks.h"
 
@@ -34,6 +36,21 @@ static void check_names(const char *id, const char *trace)
     GR_ASSERT(id == NULL || !gr_request_id_is_good(id) ||
               (strlen(id) < GR_REQUEST_ID_MAX && strpbrk(id, " \r\n\t\"<") == NULL));
     GR_ASSERT(trace == NULL || !gr_trace_parent_read(trace, out) || strspn(out, "0123456789abcdef") == 32);
+}
+
+/* A path that names a session, and the seventh line as an event's id and as an Idempotency-Key. */
+static void check_returns(const char *path, const char *text)
+{
+    uint64_t session = 0;
+    struct gr_event_id id, again;
+    char spelled[GR_EVENT_ID_MAX];
+    GR_ASSERT(!gr_page_session(path, &session) || session != 0);
+    if (text != NULL && gr_event_id_read(text, &id)) {
+        gr_event_id_spell(&id, spelled);
+        GR_ASSERT(gr_event_id_read(spelled, &again) && again.session == id.session && again.epoch == id.epoch &&
+                  again.position == id.position);
+    }
+    GR_ASSERT(text == NULL || !gr_once_key_is_good(text) || strlen(text) <= GR_ONCE_KEY_MAX);
 }
 
 static void check_let_in(const struct gr_door *d, const struct gr_visit *v, const struct gr_admission *a)
@@ -77,6 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                .n_authorization = line[5] != NULL,
                                .head_bytes = size};
     check_names(line[6], line[7]);
+    check_returns(line[0], line[6]);
     gr_door_ask(&d, &v, &a);
     if (a.error.http_status == 0) {
         check_let_in(&d, &v, &a);

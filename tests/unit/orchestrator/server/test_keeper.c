@@ -24,11 +24,14 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool held, fails;
+    int n_sync; /* that have begun */
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static int sync_when_let(void *ctx, int fd)
 {
     pthread_mutex_lock(&disk.lock);
+    disk.n_sync++;
+    pthread_cond_broadcast(&disk.changed);
     while (disk.held) {
         pthread_cond_wait(&disk.changed, &disk.lock);
     }
@@ -47,6 +50,24 @@ static void set_disk(bool held, bool fails)
     disk.held = held;
     disk.fails = fails;
     pthread_cond_broadcast(&disk.changed);
+    pthread_mutex_unlock(&disk.lock);
+}
+
+static int n_sync(void)
+{
+    pthread_mutex_lock(&disk.lock);
+    const int n = disk.n_sync;
+    pthread_mutex_unlock(&disk.lock);
+    return n;
+}
+
+/* The journal's thread stands at the disk that is held: what is noted from now on waits. */
+static void wait_for_sync_after(int n)
+{
+    pthread_mutex_lock(&disk.lock);
+    while (disk.n_sync == n) {
+        pthread_cond_wait(&disk.changed, &disk.lock);
+    }
     pthread_mutex_unlock(&disk.lock);
 }
 
@@ -346,7 +367,16 @@ static void fill_journal(struct place *p, size_t n_byte)
     int32_t *prompt = malloc(N_LONG * sizeof(*prompt));
     uint64_t session = 1000;
     size_t sent = 0;
+    const int n_before = n_sync();
     assert_non_null(prompt);
+    assert_true(k.note(k.ctx, &(struct gr_msg){.type = GR_MSG_OPEN,
+                                               .session = session++,
+                                               .open = {.epoch = 1,
+                                                        .ids = {(int32_t[]){1}, 1},
+                                                        .segments = {(int32_t[]){0, 1}, 2},
+                                                        .wishes = {.turn = {.max_tokens = 9},
+                                                                   .sampling = {.top_p = 1.0}}}}));
+    wait_for_sync_after(n_before);
     for (uint32_t i = 0; i < N_LONG; i++) {
         prompt[i] = 100000; /* as many bytes as ID_BYTES in a message */
     }
