@@ -43,7 +43,6 @@ struct gr_journal {
     uint64_t run_from;          /* the first generation after all that is damaged */
     struct gr_compact *compact; /* owned; NULL: nothing is being compacted */
     bool compacts;              /* or what the folder has is not known, until it is read again */
-    uint64_t waste_seen;        /* what there was when compacting was considered last */
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t more;
@@ -89,16 +88,16 @@ static void put(struct gr_journal *j, const struct gr_record *r)
     j->last_session = d.session;
 }
 
-/* What is added from now on belongs to the next segment. Once a batch: the next one comes when this one is taken. There
- * is room. */
+/* What is added from now on belongs to the next segment. Once a batch: the next one comes when this one is taken. */
 static void turn_page(struct gr_journal *j)
 {
-    if (j->waiting.next_first == 0) {
-        put(j, &(struct gr_record){.kind = GR_RECORD_SEALED});
-        j->waiting.n_before = j->waiting.n;
-        j->waiting.next_first = j->last_seq + 1;
-        j->n_segment = 0;
+    if (j->n_segment < j->segment_bytes || j->waiting.next_first != 0) {
+        return;
     }
+    put(j, &(struct gr_record){.kind = GR_RECORD_SEALED});
+    j->waiting.n_before = j->waiting.n;
+    j->waiting.next_first = j->last_seq + 1;
+    j->n_segment = 0;
 }
 
 static enum gr_status add_locked(struct gr_journal *j, const struct gr_record *r, uint64_t *seq_out)
@@ -114,9 +113,7 @@ static enum gr_status add_locked(struct gr_journal *j, const struct gr_record *r
     if (seq_out != NULL) {
         *seq_out = j->last_seq;
     }
-    if (j->n_segment >= j->segment_bytes) {
-        turn_page(j);
-    }
+    turn_page(j);
     pthread_cond_signal(&j->more);
     return GR_OK;
 }
@@ -232,7 +229,6 @@ static void take_compacted(struct gr_journal *j, enum gr_status st, const struct
         j->run_from = to + 1;
     }
     j->compacts = st != GR_ENOMEM && st != GR_ECLOSED;
-    j->waste_seen = gr_space_waste(&j->space);
 }
 
 /* The segments before the one that is written to are all that is counted. */
@@ -244,7 +240,6 @@ static void consider_compacting(struct gr_journal *j)
                                   .from = j->run_from,
                                   .to = j->segment.head.generation - 1,
                                   .last_seq = j->segment.head.first_seq - 1};
-    j->waste_seen = waste;
     if (!j->compacts || j->compact != NULL || c.to < c.from || need > GR_COMPACT_NEED_MAX || waste <= need ||
         waste < j->segment_bytes / WASTE_PART) {
         return;
@@ -257,20 +252,6 @@ static void consider_compacting(struct gr_journal *j)
     if (st != GR_OK) {
         take_compacted(j, st, NULL, c.to);
     }
-}
-
-/* Sessions have been closed whose records are a segment's worth: this one is ended early, so that it is considered. */
-static void end_early(struct gr_journal *j)
-{
-    const uint64_t waste = gr_space_waste(&j->space), need = gr_space_need(&j->space);
-    if (!j->compacts || j->compact != NULL || waste <= need || waste < j->waste_seen + j->segment_bytes) {
-        return;
-    }
-    pthread_mutex_lock(&j->lock);
-    if (!j->ending && make_room(&j->waiting, gr_record_bytes(0))) {
-        turn_page(j);
-    }
-    pthread_mutex_unlock(&j->lock);
 }
 
 static void compact_piece(struct gr_journal *j)
@@ -357,7 +338,6 @@ static void *run(void *ctx)
     while (!j->failed && take_batch(j)) {
         if (j->writing.n > 0) {
             put_batch(j);
-            end_early(j);
         }
         compact_piece(j);
     }

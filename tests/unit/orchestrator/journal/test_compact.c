@@ -660,36 +660,6 @@ static void test_many_short_sessions(void **state)
     remove_folder(&x);
 }
 
-/* Many sessions that are closed at once: nothing else comes, and what they had goes all the same. */
-static void test_closed_at_once(void **state)
-{
-    (void)state;
-    enum { SEGMENT = 1 << 18, N = 400, N_RECORD = 20 };
-    struct reading x;
-    uint64_t seq = 0;
-    int n = 0;
-    make_folder(&x);
-    struct gr_journal *j = open_journal(&x, SEGMENT);
-    for (uint64_t number = 1; number <= N_RECORD; number++) {
-        for (uint64_t s = 0; s < N; s++) {
-            seq = add(j, 1000 + s, number, false);
-        }
-        assert_int_equal(gr_journal_wait(j, seq, UINT64_MAX), GR_OK);
-    }
-    assert_true(size_of(&x, &n) > 4 * SEGMENT);
-    for (uint64_t s = 0; s < N; s++) {
-        seq = add(j, 1000 + s, N_RECORD + 1, true);
-    }
-    assert_int_equal(gr_journal_wait(j, seq, UINT64_MAX), GR_OK);
-    while (size_of(&x, &n) > SEGMENT) {
-        wait_a_little();
-    }
-    gr_journal_close(j);
-    look(&x);
-    assert_int_equal(x.n_record, 0);
-    remove_folder(&x);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -700,7 +670,6 @@ int main(void)
         cmocka_unit_test(test_damage_that_comes_late),
         cmocka_unit_test(test_long_records),
         cmocka_unit_test(test_many_short_sessions),
-        cmocka_unit_test(test_closed_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
