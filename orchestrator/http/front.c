@@ -275,7 +275,8 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
 {
     struct gr_job *j = a->job;
     const enum gr_finish told = (enum gr_finish)m->finished.finish;
-    a->finish = a->stop_sent && told != GR_FINISH_ERROR ? GR_FINISH_STOP : told; /* an end that is not certain is none */
+    /* An error: the journal did not take the stop, so that it is no certain end. */
+    a->finish = a->stop_sent && told != GR_FINISH_ERROR ? GR_FINISH_STOP : told;
     const enum gr_status st = gr_turn_text_end(&a->turn_text);
     gr_tell_text(a, now_ns);
     let_go(f, a);

@@ -39,8 +39,8 @@ uint64_t gr_compact_last(const struct gr_compact *k);
 void gr_compact_destroy(struct gr_compact *k);
 
 /* What a process that was killed in the midst of it has left, without its being part of the journal, is removed: the
- * file without a name, and segments from `from` on, the first after all damage, that another one stands for. Warns where
- * that cannot be done. */
+ * file without a name, and segments from `from` on, the first after all damage, that another one stands for. Warns
+ * where that cannot be done. */
 void gr_compact_clean(const struct gr_journal_files *files, int dir, uint64_t from);
 
 #endif

@@ -273,7 +273,8 @@ struct gr_desk_keeper gr_keeper_serve(struct gr_keeper *k, const struct gr_orch 
 
 static bool fill_answer(const struct gr_keeper *k, const struct gr_ledger_session *s, struct gr_kept_answer *out)
 {
-    if (why_unreadable(k, s) != NULL || s->answer == NULL || (s->state != GR_LEDGER_TURN && s->state != GR_LEDGER_OVER)) {
+    if (why_unreadable(k, s) != NULL || s->answer == NULL ||
+        (s->state != GR_LEDGER_TURN && s->state != GR_LEDGER_OVER)) {
         return false;
     }
     *out = (struct gr_kept_answer){.session = s->id,

@@ -369,13 +369,13 @@ static void fill_journal(struct place *p, size_t n_byte)
     size_t sent = 0;
     const int n_before = n_sync();
     assert_non_null(prompt);
-    assert_true(k.note(k.ctx, &(struct gr_msg){.type = GR_MSG_OPEN,
-                                               .session = session++,
-                                               .open = {.epoch = 1,
-                                                        .ids = {(int32_t[]){1}, 1},
-                                                        .segments = {(int32_t[]){0, 1}, 2},
-                                                        .wishes = {.turn = {.max_tokens = 9},
-                                                                   .sampling = {.top_p = 1.0}}}}));
+    assert_true(
+        k.note(k.ctx, &(struct gr_msg){.type = GR_MSG_OPEN,
+                                       .session = session++,
+                                       .open = {.epoch = 1,
+                                                .ids = {(int32_t[]){1}, 1},
+                                                .segments = {(int32_t[]){0, 1}, 2},
+                                                .wishes = {.turn = {.max_tokens = 9}, .sampling = {.top_p = 1.0}}}}));
     wait_for_sync_after(n_before);
     for (uint32_t i = 0; i < N_LONG; i++) {
         prompt[i] = 100000; /* as many bytes as ID_BYTES in a message */
