@@ -1,5 +1,5 @@
-/* How many answers are on their way to clients: to stop the library closes every connection, also those that have not
- * sent all yet, so who ends the endpoint waits for them first. Any thread. */
+/* How many answers are on their way to clients. When the library is stopped it closes every connection, also one whose
+ * answer has not been sent whole. So whoever stops it waits here first. Any thread. */
 #ifndef GR_ORCHESTRATOR_HTTP_ANSWERING_H
 #define GR_ORCHESTRATOR_HTTP_ANSWERING_H
 

@@ -1,6 +1,6 @@
 /* Which answers are found again, by their session or by the Idempotency-Key of their request, and whose they are:
- * nobody finds another's. A place without a job is of an answer that is not in memory any more: its session was there,
- * and may be in a journal; the place is another answer's when places run out. Pure. */
+ * nobody finds another's. A place without a job names a session whose answer is not in memory any more; a journal may
+ * have it. Such a place is used for another answer when none is free. Pure. */
 #ifndef GR_ORCHESTRATOR_HTTP_RECALL_H
 #define GR_ORCHESTRATOR_HTTP_RECALL_H
 

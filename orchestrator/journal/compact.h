@@ -1,11 +1,11 @@
-/* Rewrites a run of segments into one, without the records of sessions that are over (space.h), a piece at a time. In
+/* Rewrites a run of segments into one, without the records of sessions that are closed (space.h), a piece at a time. In
  * this order, so that whatever moment the process is killed in, either the run is there or what stands for it:
  *
  *   the records that stay are written to a file without a segment's name, each piece synced
  *   the file takes the name of the run's last segment, in whose place it comes at once, and the folder is synced
  *   the other segments of the run, which its head says it stands for, are removed, and the folder is synced
  *
- * Nothing of that is done with a run that is not as it was when it was counted: it stays as it is. */
+ * Where the run is not as it was when it was counted, the file is removed, and the run stays as it is. */
 #ifndef GR_ORCHESTRATOR_JOURNAL_COMPACT_H
 #define GR_ORCHESTRATOR_JOURNAL_COMPACT_H
 
@@ -28,7 +28,7 @@ struct gr_compact;
 
 /* GR_ENOMEM, GR_EIO: logged; c->space is the caller's still. */
 GR_NODISCARD enum gr_status gr_compact_begin(const struct gr_compact_config *c, struct gr_compact **out);
-/* A piece. GR_AGAIN: there is more to do; GR_OK: it is done, and has failed otherwise, which a warning says:
+/* A piece. GR_AGAIN: there is more to do; GR_OK: it is done. Any other status is a failure, which a warning tells:
  * GR_EFORMAT: the run is not as it was; GR_EIO: nothing has changed; GR_ECLOSED: what the folder has is not known
  * before it is read again, so nothing more is to be compacted. */
 GR_NODISCARD enum gr_status gr_compact_step(struct gr_compact *k);

@@ -1,5 +1,6 @@
-/* How much of a run of segments is still needed. A session is over when its last record says so (GR_RECORD_ENDS); where
- * its first record is in the run as well, nothing of it is needed any more. Pure; used by one thread at a time. */
+/* How much of a run of segments is still needed. A session is closed when its last record says so (GR_RECORD_ENDS);
+ * where its first record is in the run as well, nothing of it is needed any more. Pure; used by one thread at a time.
+ */
 #ifndef GR_ORCHESTRATOR_JOURNAL_SPACE_H
 #define GR_ORCHESTRATOR_JOURNAL_SPACE_H
 
@@ -19,7 +20,7 @@ struct gr_space {
     struct gr_space_session *cell; /* owned: a hash table with linear probing; NULL: there is no session */
     size_t n_cell, n_used;
     uint64_t n_byte, n_record;           /* of all that sessions have */
-    uint64_t n_dead_byte, n_dead_record; /* of those that are over */
+    uint64_t n_dead_byte, n_dead_record; /* of those that are closed */
     uint64_t n_own_byte;                 /* heads and ends of segments: nobody needs them either */
 };
 
