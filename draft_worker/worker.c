@@ -65,8 +65,7 @@ static void compute_job(void *arg)
     struct worker *w = arg;
     gr_grower_run(w->grower, w->job);
     if (w->test_delay_ns > 0) { /* as a slower machine would be: without taking this one's cores */
-        const struct timespec delay = {.tv_sec = (time_t)(w->test_delay_ns / GR_S),
-                                       .tv_nsec = (long)(w->test_delay_ns % GR_S)};
+        const struct timespec delay = gr_clock_timespec(w->test_delay_ns);
         nanosleep(&delay, NULL);
         w->job->compute_ns += w->test_delay_ns;
     }

@@ -108,7 +108,7 @@ enum gr_status gr_bus_pump(struct gr_bus *b, uint64_t timeout_ns)
     struct pollfd fds[GR_BUS_END_MAX];
     int end_of[GR_BUS_END_MAX];
     const int n = watch(b, fds, end_of);
-    const struct timespec t = {.tv_sec = (time_t)(timeout_ns / GR_S), .tv_nsec = (long)(timeout_ns % GR_S)};
+    const struct timespec t = gr_clock_timespec(timeout_ns);
     (void)ppoll(fds, (nfds_t)n, &t, NULL); /* a signal is as good as a time-out */
     for (int i = 0; i < n; i++) {
         if ((fds[i].revents & ~POLLOUT) != 0) {

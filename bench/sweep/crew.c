@@ -218,7 +218,7 @@ static int reap(struct gr_crew *c)
 static enum gr_status rest(uint64_t ns)
 {
     const sigset_t set = watched();
-    const struct timespec t = {.tv_sec = (time_t)(ns / GR_S), .tv_nsec = (long)(ns % GR_S)};
+    const struct timespec t = gr_clock_timespec(ns);
     const int got = sigtimedwait(&set, NULL, &t);
     if (got > 0 && got != SIGCHLD) {
         signal_number = got;

@@ -12,6 +12,12 @@ static inline uint64_t gr_clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* A time of it, or a span, as calls of the system take it. */
+static inline struct timespec gr_clock_timespec(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+}
+
 #define GR_MS 1000000ull   /* nanoseconds of a millisecond */
 #define GR_S 1000000000ull /* nanoseconds of a second */
 

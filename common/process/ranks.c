@@ -305,8 +305,7 @@ void gr_ranks_finish(struct gr_ranks *r)
 {
     gr_ranks_let_go(r);
     if (r->watches) {
-        const uint64_t at_ns = gr_clock_ns() + GRACE_MS * GR_MS;
-        const struct timespec until = {.tv_sec = (time_t)(at_ns / GR_S), .tv_nsec = (long)(at_ns % GR_S)};
+        const struct timespec until = gr_clock_timespec(gr_clock_ns() + GRACE_MS * GR_MS);
         if (pthread_clockjoin_np(r->watcher, NULL, CLOCK_MONOTONIC, &until) != 0) {
             kill_all(r);
             pthread_join(r->watcher, NULL);

@@ -1,6 +1,7 @@
 #include "model/cuda/ranks_nccl.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "kernels/cuda/group/add.h"
 #include "model/cuda/nccl_api.h"
@@ -193,8 +194,7 @@ static void abort_device(void *device)
 /* Of the clock that gr_clock_ns() and the condition go by. */
 static struct timespec in(uint64_t ns)
 {
-    const uint64_t at = gr_clock_ns() + ns;
-    return (struct timespec){.tv_sec = (time_t)(at / GR_S), .tv_nsec = (long)(at % GR_S)};
+    return gr_clock_timespec(gr_clock_ns() + ns);
 }
 
 /* Whether the communicator has ended, in the time that it may take. */
@@ -395,15 +395,6 @@ static enum gr_status try_all(struct nccl_ranks *p)
     return gr_cuda_wait(p->device, FIRST_SUMS);
 }
 
-static void init_change(struct nccl_ranks *p)
-{
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->change, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 static enum gr_status start_watcher(struct nccl_ranks *p)
 {
     if (pthread_create(&p->watcher, NULL, watch, p) != 0) {
@@ -442,7 +433,7 @@ enum gr_status gr_cuda_ranks_nccl_create(const struct gr_cuda_ranks_config *c, b
     p->n_out_max = c->n_out_max;
     memcpy(p->begin, c->begin, sizeof(p->begin));
     pthread_mutex_init(&p->mutex, NULL);
-    init_change(p);
+    gr_condition_init(&p->change);
     const enum gr_status st = build(p, c);
     if (st != GR_OK) {
         nccl_destroy(&p->r);

@@ -1,16 +1,13 @@
 #include "orchestrator/http/answering.h"
 
-#include <time.h>
+#include "common/base/clock.h"
+#include "common/base/condition.h"
 
 void gr_answering_init(struct gr_answering *a)
 {
-    pthread_condattr_t attr;
     *a = (struct gr_answering){0};
     pthread_mutex_init(&a->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&a->none, &attr);
-    pthread_condattr_destroy(&attr);
+    gr_condition_init(&a->none);
 }
 
 void gr_answering_finish(struct gr_answering *a)
@@ -37,10 +34,8 @@ void gr_answering_end(struct gr_answering *a)
 
 int gr_answering_wait(struct gr_answering *a, int seconds)
 {
-    struct timespec until;
+    const struct timespec until = gr_clock_timespec(gr_clock_ns() + (uint64_t)seconds * GR_S);
     int late = 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += seconds;
     pthread_mutex_lock(&a->lock);
     while (a->n > 0 && late == 0) {
         late = pthread_cond_timedwait(&a->none, &a->lock, &until);

@@ -88,7 +88,7 @@ static uint64_t deadline_of(const struct gr_guests *g, const struct gr_guest *on
 static void arm(struct gr_guests *g, uint64_t at_ns)
 {
     const uint64_t said_ns = at_ns == NEVER ? 0 : GR_MAX(at_ns, 1u); /* 0: never, for the timer */
-    const struct itimerspec at = {.it_value = {.tv_sec = (time_t)(said_ns / GR_S), .tv_nsec = (long)(said_ns % GR_S)}};
+    const struct itimerspec at = {.it_value = gr_clock_timespec(said_ns)};
     g->due_ns = at_ns;
     (void)timerfd_settime(g->timer, TFD_TIMER_ABSTIME, &at, NULL);
 }

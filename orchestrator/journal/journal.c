@@ -1,6 +1,7 @@
 #include "orchestrator/journal/journal.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/journal/compact.h"
@@ -147,8 +148,8 @@ static enum gr_status is_late(struct gr_journal *j)
 {
     if (!j->told_late) {
         log_error("journal: the disk has not synced records %" PRIu64 " to %" PRIu64
-                  " in time, and is not waited for any "
-                  "more: no client was told of them, and whether the next server finds them is not known",
+                  " in time, and is not waited for any more: no client was told of them, and whether the next server "
+                  "finds them is not known",
                   gr_journal_synced(j) + 1, last_added(j));
     }
     j->told_late = true;
@@ -418,13 +419,9 @@ static enum gr_status start(struct gr_journal *j, const struct gr_journal_config
 
 static void init_locks(struct gr_journal *j)
 {
-    pthread_condattr_t a;
     pthread_mutex_init(&j->lock, NULL);
     pthread_cond_init(&j->more, NULL);
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&j->is_done, &a);
-    pthread_condattr_destroy(&a);
+    gr_condition_init(&j->is_done);
 }
 
 enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr_journal **out)
@@ -482,7 +479,7 @@ static void destroy(struct gr_journal *j)
 /* False: the thread goes on with the journal, which is not the caller's any more. */
 static bool await_thread(struct gr_journal *j, uint64_t deadline_ns)
 {
-    const struct timespec at = {.tv_sec = (time_t)(deadline_ns / GR_S), .tv_nsec = (long)(deadline_ns % GR_S)};
+    const struct timespec at = gr_clock_timespec(deadline_ns);
     int late = 0;
     pthread_mutex_lock(&j->lock);
     while (!j->done && late == 0) {

@@ -112,10 +112,7 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
             fds[n++] = (struct pollfd){.fd = fd, .events = events};
         }
     }
-    struct timespec timeout = {0};
-    const uint64_t wait_ns = wake_ns > now_ns ? wake_ns - now_ns : 0;
-    timeout.tv_sec = (time_t)(wait_ns / GR_S);
-    timeout.tv_nsec = (long)(wait_ns % GR_S);
+    const struct timespec timeout = gr_clock_timespec(wake_ns > now_ns ? wake_ns - now_ns : 0);
     if (ppoll(fds, n, wake_ns == UINT64_MAX ? NULL : &timeout, NULL) > 0 && (fds[1].revents & POLLIN) != 0) {
         uint64_t count = 0;
         ssize_t got = read(w->wake_fd, &count, sizeof(count));
