@@ -190,7 +190,7 @@ static bool takes_system(const struct gr_chat_writer *w, size_t i)
            ((place == GR_CHAT_FIRST_USER && i == 1) || (place == GR_CHAT_LAST_USER && i + 1 == w->n_message));
 }
 
-/* What was written so far, of which the end is the template's. */
+/* White space at the end of the text that was written so far goes; it may be the template's. */
 static void strip_written(struct gr_chat_writer *w)
 {
     size_t n;

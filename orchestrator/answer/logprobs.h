@@ -8,7 +8,7 @@ struct gr_logprobs {
     uint32_t n_each;  /* of a token, its own and the likeliest; 0: none are wanted */
     uint32_t n_token; /* that there is room for */
     uint32_t n_known; /* tokens before the first whose values have not come */
-    uint32_t n_lost;  /* of them the first so many have none: they came from elsewhere */
+    uint32_t n_lost;  /* tokens at the beginning that have no values: they came from elsewhere */
     float *value;     /* owned, (n_token, n_each): a token's own, then those of its ids, best first */
     int32_t *id;      /* owned, (n_token, n_each - 1) */
 };

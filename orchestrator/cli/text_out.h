@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Writes whole characters of an answer. A terminal obeys what is written to it, so there control characters are spelled
- * (\x1b), but for line ends and tabs; elsewhere the text is as it is. False: it cannot be written (errno). */
+/* Writes whole characters of an answer. A terminal obeys control characters, so there they are spelled (\x1b), but for
+ * line ends and tabs; elsewhere the text is as it is. False: it cannot be written (errno). */
 bool gr_text_out(const char *text, size_t len);
 
 #endif

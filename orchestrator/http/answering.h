@@ -15,7 +15,7 @@ void gr_answering_init(struct gr_answering *a);
 void gr_answering_finish(struct gr_answering *a);
 void gr_answering_begin(struct gr_answering *a);
 void gr_answering_end(struct gr_answering *a);
-/* Until there is none, for so many seconds at most. How many are left. */
+/* Waits until there is none, for `seconds' at most. Returns how many are left. */
 int gr_answering_wait(struct gr_answering *a, int seconds);
 
 #endif

@@ -20,6 +20,13 @@ enum gr_status gr_api_refuse(struct gr_api_error *e, int http_status, const char
     return GR_EINVAL;
 }
 
+struct gr_api_error gr_api_error_of(int http_status, const char *text)
+{
+    struct gr_api_error e;
+    (void)gr_api_refuse(&e, http_status, NULL, "%.300s", text);
+    return e;
+}
+
 const char *gr_api_error_type(int http_status)
 {
     switch (http_status) {

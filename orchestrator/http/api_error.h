@@ -7,6 +7,7 @@
 
 #define GR_API_PARAM_MAX 64
 #define GR_API_MESSAGE_MAX 320
+#define GR_API_ENDS "the orchestrator is shutting down" /* 503 */
 
 struct gr_api_error {
     int http_status;              /* 0: there is none */
@@ -19,6 +20,8 @@ struct gr_api_error {
  * printable text in them is spelled (utf8.h), so that an error is one line. */
 enum gr_status gr_api_refuse(struct gr_api_error *e, int http_status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* One of no field; the text is a line of ours. */
+struct gr_api_error gr_api_error_of(int http_status, const char *text);
 /* The API's word for the kind of an error of this status. */
 const char *gr_api_error_type(int http_status);
 /* {"error": {...}} as text, owned by the caller (free). NULL: out of memory. */

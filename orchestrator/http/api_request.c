@@ -704,8 +704,11 @@ enum gr_status gr_api_request_parse(enum gr_api_endpoint endpoint, const char *t
     if (unknown != NULL) {
         unknown[0] = '\0';
     }
-    set_defaults(out);
     GR_TRY(load(out, text, len, e));
+    if (endpoint == GR_API_EITHER) {
+        out->endpoint = json_object_get(out->body, "messages") != NULL ? GR_API_CHAT : GR_API_COMPLETIONS;
+    }
+    set_defaults(out);
     GR_TRY(read_all(&d, unknown));
     return settle(&d);
 }

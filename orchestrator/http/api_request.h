@@ -22,7 +22,8 @@
 #define GR_API_MESSAGE_N_MAX 4096 /* messages of a conversation */
 #define GR_API_NOT_GIVEN INT64_MIN
 
-enum gr_api_endpoint { GR_API_COMPLETIONS = 1, GR_API_CHAT = 2 };
+/* EITHER: a chat where the body has messages, else completions; of a request that was read it is one of these. */
+enum gr_api_endpoint { GR_API_COMPLETIONS = 1, GR_API_CHAT = 2, GR_API_EITHER = GR_API_COMPLETIONS | GR_API_CHAT };
 enum gr_api_role { GR_API_SYSTEM, GR_API_USER, GR_API_ASSISTANT };
 
 /* Text, or ids. */

@@ -261,7 +261,8 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
     return MHD_YES;
 }
 
-/* What stands in a header, or in the query. NULL: nothing. What has a NUL in it is none of what is asked for. */
+/* The value in a header, or in the query. NULL: there is none. One with a NUL in it becomes "?", which nobody asks for.
+ */
 static const char *value_of(const struct exchange *x, enum MHD_ValueKind kind, const char *name)
 {
     const char *value = NULL;
@@ -272,7 +273,7 @@ static const char *value_of(const struct exchange *x, enum MHD_ValueKind kind, c
     return value == NULL ? "" : strlen(value) == n ? value : "?";
 }
 
-/* The same of either. */
+/* The header's value, and where it has none the query's. */
 static const char *said(const struct exchange *x, const char *header, const char *query)
 {
     const char *value = header != NULL ? value_of(x, MHD_HEADER_KIND, header) : NULL;
@@ -285,7 +286,7 @@ static bool wants_event_ids(const struct exchange *x)
     return value != NULL && strcmp(value, "1") == 0;
 }
 
-/* Others answer: the connection sleeps until they have begun. */
+/* The response is another thread's, and the watch looks at its client from now on. */
 static enum gr_status begin_stream(struct exchange *x)
 {
     GR_TRY(gr_stream_create(wake_connection, x, &x->stream));
@@ -490,8 +491,9 @@ void gr_exchange_probe(void *who)
     struct exchange *x = who;
     if (x->h->c.tls) {
         gr_exchange_gone(x);
-    } else if (gr_stream_ping(x->stream)) {
-        return;
+    } else if (gr_stream_has_begun(x->stream)) {
+        const enum gr_status st = gr_stream_ping(x->stream);
+        (void)st; /* who is gone need not know */
     } else if (!x->is_http_10) {
         const ssize_t n = send(x->fd, go_on, sizeof(go_on) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         (void)n;

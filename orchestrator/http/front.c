@@ -34,10 +34,9 @@ enum gr_status gr_front_create(const struct gr_front_config *c, struct gr_front 
 
 static void destroy_list(struct gr_job *j)
 {
-    static const struct gr_api_error ending = {.http_status = 503, .message = "the orchestrator is shutting down"};
     while (j != NULL) {
         struct gr_job *next = j->next;
-        gr_tell_failure(j, &ending);
+        gr_tell_failed(j, 503, GR_API_ENDS);
         gr_job_destroy(j);
         j = next;
     }
@@ -106,7 +105,7 @@ void gr_front_post(struct gr_front *f, struct gr_job *j)
     }
     pthread_mutex_unlock(&f->lock);
     if (ended) {
-        gr_tell_failed(j, 503, "the orchestrator is shutting down");
+        gr_tell_failed(j, 503, GR_API_ENDS);
         gr_job_destroy(j);
     } else {
         wake(f);
@@ -115,12 +114,10 @@ void gr_front_post(struct gr_front *f, struct gr_job *j)
 
 void gr_front_post_return(struct gr_front *f, const struct gr_return *r)
 {
-    const struct gr_api_error down = {.http_status = 503, .message = "the orchestrator is shutting down"};
-    const struct gr_api_error no_memory = {.http_status = 500, .message = "out of memory"};
     struct gr_return *own = malloc(sizeof(*own));
     bool ended = false;
     if (own == NULL) {
-        gr_stream_fail(r->stream, &no_memory);
+        gr_stream_refuse(r->stream, 500, "out of memory");
         return;
     }
     *own = *r;
@@ -134,7 +131,7 @@ void gr_front_post_return(struct gr_front *f, const struct gr_return *r)
     }
     pthread_mutex_unlock(&f->lock);
     if (ended) {
-        gr_stream_fail(own->stream, &down);
+        gr_stream_refuse(own->stream, 503, GR_API_ENDS);
         gr_stream_drop(own->stream);
         free(own);
     } else {
@@ -177,7 +174,7 @@ static void give_up(struct gr_front *f, struct gr_job *j)
 
 /* ---- sessions are opened ---- */
 
-/* Owners share the queue by their keys' digests, the first bytes of which are as good as all of them. */
+/* Owners share the queue by the first bytes of their keys' digests, which differ as the digests do. */
 static uint64_t owner_number(const struct gr_api_owner *owner)
 {
     uint64_t number;
@@ -280,11 +277,10 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
     const enum gr_status st = gr_turn_text_end(&a->turn_text);
     gr_tell_text(a, now_ns);
     let_go(f, a);
-    if (a->finish == GR_FINISH_TIMEOUT) {
-        gr_tell_failed(j, 408, m->finished.text);
-    } else if (a->finish == GR_FINISH_ERROR) {
-        gr_tell_failed(j, 500, m->finished.text[0] != '\0' ? m->finished.text : "the answer could not be generated");
-    } else if (st != GR_OK) {
+    if (gr_tell_bad_end(j, a->finish, m->finished.text)) {
+        return;
+    }
+    if (st != GR_OK) {
         gr_tell_failed(j, 500, "out of memory");
     } else {
         gr_tell_all(j, now_ns);

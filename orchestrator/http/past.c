@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/session_id.h"
+#include "orchestrator/http/ids_json.h"
 #include "orchestrator/http/tell.h"
 
 #include <jansson.h>
@@ -30,26 +31,18 @@ static json_t *stops_json(const struct gr_api_request *r)
     return all;
 }
 
-static json_t *stop_ids_json(const struct gr_stop_ids *s)
-{
-    json_t *all = json_array();
-    for (int32_t i = 0; i < s->n; i++) {
-        json_array_append_new(all, json_integer(s->id[i]));
-    }
-    return all;
-}
-
 static json_t *note_json(const struct gr_job *j)
 {
     const struct gr_api_request *r = &j->request;
     const struct gr_turn_wishes *w = &j->ask.wishes.turn;
-    json_t *root = json_pack(
-        "{s:i, s:b, s:s, s:I, s:s, s:I, s:b, s:b, s:b, s:b, s:I, s:I, s:I, s:o, s:o}", "version", NOTE_VERSION, "chat",
-        r->endpoint == GR_API_CHAT, "id", j->reply.id, "created", (json_int_t)j->reply.created_s, "model",
-        j->model->name, "tokenizer", (json_int_t)j->model->fingerprint, "stream", (int)r->stream, "usage",
-        (int)r->include_usage, "rounds", (int)r->rounds, "resumes", (int)j->resumes, "max_tokens",
-        (json_int_t)j->ask.prompt[0].max_tokens, "min_tokens", (json_int_t)w->min_tokens, "logprobs",
-        (json_int_t)r->n_logprob, "stop", stops_json(r), "stop_ids", stop_ids_json(&w->stop_ids));
+    json_t *root =
+        json_pack("{s:i, s:b, s:s, s:I, s:s, s:I, s:b, s:b, s:b, s:b, s:I, s:I, s:I, s:o, s:o}", "version",
+                  NOTE_VERSION, "chat", r->endpoint == GR_API_CHAT, "id", j->reply.id, "created",
+                  (json_int_t)j->reply.created_s, "model", j->model->name, "tokenizer",
+                  (json_int_t)j->model->fingerprint, "stream", (int)r->stream, "usage", (int)r->include_usage, "rounds",
+                  (int)r->rounds, "resumes", (int)j->resumes, "max_tokens", (json_int_t)j->ask.prompt[0].max_tokens,
+                  "min_tokens", (json_int_t)w->min_tokens, "logprobs", (json_int_t)r->n_logprob, "stop", stops_json(r),
+                  "stop_ids", gr_ids_json(w->stop_ids.id, (size_t)w->stop_ids.n));
     if (root != NULL) {
         json_object_set_new(root, "value_rows", json_integer(w->n_logprob));
         put_digest(root, "owner", j->owner.digest, sizeof(j->owner.digest));
@@ -95,13 +88,19 @@ static bool read_digest(const json_t *root, const char *name, uint8_t *out, size
     return hex != NULL && sodium_hex2bin(out, n, hex, strlen(hex), NULL, &got, NULL) == 0 && got == n;
 }
 
-bool gr_past_whose(const struct gr_past_answer *a, struct gr_api_owner *owner, struct gr_once *once)
+static bool read_whose(const json_t *root, struct gr_api_owner *owner, struct gr_once *once)
 {
-    json_t *root = read_note(a);
-    const bool known = root != NULL && read_digest(root, "owner", owner->digest, sizeof(owner->digest));
+    const bool known = read_digest(root, "owner", owner->digest, sizeof(owner->digest));
     *once = (struct gr_once){0};
     once->asked = known && read_digest(root, "key", once->key, sizeof(once->key)) &&
                   read_digest(root, "body", once->body, sizeof(once->body));
+    return known;
+}
+
+bool gr_past_whose(const struct gr_past_answer *a, struct gr_api_owner *owner, struct gr_once *once)
+{
+    json_t *root = read_note(a);
+    const bool known = read_whose(root, owner, once);
     json_decref(root);
     return known;
 }
@@ -205,13 +204,10 @@ static bool take_tokens(struct gr_job *j, const struct gr_past_answer *a, bool *
 /* stopped: its text has a stop string, by which it has ended whatever came after it. */
 static bool end(struct gr_job *j, const struct gr_past_answer *a, bool stopped)
 {
-    const bool timeout = a->finish == GR_FINISH_TIMEOUT;
     j->answer[0].over = true;
     j->answer[0].finish = stopped && a->finish == GR_FINISH_LENGTH ? GR_FINISH_STOP : a->finish;
     j->n_over = 1;
-    if (timeout || a->finish == GR_FINISH_ERROR) {
-        gr_tell_failed(j, timeout ? 408 : 500, a->error[0] != '\0' ? a->error : "the answer could not be generated");
-    }
+    (void)gr_tell_bad_end(j, a->finish, a->error);
     return gr_turn_text_end(&j->answer[0].turn_text) == GR_OK;
 }
 
@@ -243,7 +239,7 @@ struct gr_job *gr_past_job(const struct gr_past_answer *a, const struct gr_serve
     if (j != NULL) {
         j->request.body = root; /* taken: its texts lie there */
         j->model = find_model(root, served, n_served);
-        (void)gr_past_whose(a, &j->owner, &j->once);
+        (void)read_whose(root, &j->owner, &j->once);
     } else {
         json_decref(root);
     }

@@ -1,6 +1,7 @@
 #include "orchestrator/http/readers.h"
 
 #include "common/base/log.h"
+#include "orchestrator/http/ids_json.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -123,32 +124,14 @@ static void answer(struct gr_stream *s, json_t *root)
     free(text);
 }
 
-static json_t *ids_json(const int32_t *ids, size_t n)
-{
-    json_t *all = json_array();
-    for (size_t i = 0; i < n; i++) {
-        json_array_append_new(all, json_integer(ids[i]));
-    }
-    return all;
-}
-
-/* A body that is not JSON has none. */
-static bool has_messages(const struct work *w)
-{
-    json_t *root = json_loadb(w->asked.body, w->asked.len, 0, NULL);
-    const bool has = json_object_get(root, "messages") != NULL;
-    json_decref(root);
-    return has;
-}
-
 static enum gr_status tokenize(const struct gr_readers *r, const struct work *w, struct gr_api_request *q,
                                struct gr_api_error *e)
 {
     const struct gr_served *model = NULL;
     int32_t *ids = NULL;
     uint32_t n = 0;
-    const bool chat = has_messages(w);
-    GR_TRY(parse(r, chat ? GR_API_CHAT : GR_API_COMPLETIONS, w, q, e));
+    GR_TRY(parse(r, GR_API_EITHER, w, q, e));
+    const bool chat = q->endpoint == GR_API_CHAT;
     GR_TRY(choose_model(r, q->model, &model, e));
     if (!chat && (q->n_prompt != 1 || q->prompt[0].text == NULL)) {
         return gr_api_refuse(e, 400, "prompt", "prompt must be one text");
@@ -156,7 +139,7 @@ static enum gr_status tokenize(const struct gr_readers *r, const struct work *w,
     GR_TRY(chat ? gr_ask_chat_ids(model, q, &ids, &n, e)
                 : gr_ask_text_ids(model, q->prompt[0].text, q->prompt[0].len, q->add_special, &ids, &n, e));
     answer(w->stream, json_pack("{s:i, s:i, s:o}", "count", (int)n, "max_model_len", (int)r->c.n_ctx(r->c.ctx, model),
-                                "tokens", ids_json(ids, n)));
+                                "tokens", gr_ids_json(ids, n)));
     free(ids);
     return GR_OK;
 }
@@ -289,8 +272,6 @@ enum gr_status gr_readers_create(const struct gr_readers_config *c, struct gr_re
     return GR_OK;
 }
 
-static const struct gr_api_error shutting_down = {.http_status = 503, .message = "the orchestrator is shutting down"};
-
 void gr_readers_end(struct gr_readers *r)
 {
     if (r == NULL) {
@@ -310,7 +291,7 @@ void gr_readers_end(struct gr_readers *r)
     while (left != NULL) {
         struct work *w = left;
         left = w->next;
-        gr_stream_fail(w->stream, &shutting_down);
+        gr_stream_refuse(w->stream, 503, GR_API_ENDS);
         finish_work(w);
     }
 }
@@ -328,10 +309,9 @@ void gr_readers_destroy(struct gr_readers *r)
 
 void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_stream *stream)
 {
-    const struct gr_api_error e = {.http_status = 500, .message = "out of memory"};
     struct work *w = calloc(1, sizeof(*w));
     if (w == NULL) {
-        gr_stream_fail(stream, &e);
+        gr_stream_refuse(stream, 500, "out of memory");
         free(a->body);
         return;
     }
@@ -347,7 +327,7 @@ void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_s
     }
     pthread_mutex_unlock(&r->lock);
     if (ends) {
-        gr_stream_fail(stream, &shutting_down);
+        gr_stream_refuse(stream, 503, GR_API_ENDS);
         finish_work(w);
     }
 }

@@ -35,7 +35,7 @@ void gr_recall_destroy(struct gr_recall *r)
     }
 }
 
-/* First bytes of a digest are as good as all of it to look by; the rest is compared. */
+/* An answer is looked for by the first bytes of a digest; then all of it is compared. */
 static uint64_t number_of(const struct gr_once *once)
 {
     uint64_t number;

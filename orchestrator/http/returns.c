@@ -8,14 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void refuse(struct gr_stream *s, int http_status, const char *text)
-{
-    struct gr_api_error e;
-    const enum gr_status st = gr_api_refuse(&e, http_status, NULL, "%s", text);
-    (void)st;
-    gr_stream_fail(s, &e);
-}
-
 /* ---- answers that are over ---- */
 
 static void drop_oldest(struct gr_front *f)
@@ -68,9 +60,9 @@ bool gr_front_follow(struct gr_front *f, struct gr_job *j, struct gr_stream *str
     const bool full = j->n_follower >= GR_JOB_FOLLOWER_MAX || f->n_follower >= GR_FRONT_FOLLOWER_MAX;
     struct gr_follower *one = full ? NULL : gr_job_add_follower(j, stream, ids, from);
     if (one == NULL) {
-        refuse(stream, full ? 429 : 500,
-               full ? "as many connections follow this answer, or all of them, as may: try again later"
-                    : "out of memory");
+        gr_stream_refuse(stream, full ? 429 : 500,
+                         full ? "as many connections follow this answer, or all of them, as may: try again later"
+                              : "out of memory");
         return false;
     }
     f->n_follower++;
@@ -96,7 +88,8 @@ bool gr_front_came_before(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
         return false;
     }
     if (!gr_once_is_same(&e->once, &j->once)) {
-        refuse(j->stream, 422, "the Idempotency-Key is another request's: its body or its path was different");
+        gr_stream_refuse(j->stream, 422,
+                         "the Idempotency-Key is another request's: its body or its path was different");
     } else {
         first->resumes = true;
         first->untended = false;
@@ -135,7 +128,7 @@ static void stop(struct gr_front *f, struct gr_job *j, const struct gr_return *r
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (text == NULL) {
-        refuse(r->stream, 500, "out of memory");
+        gr_stream_refuse(r->stream, 500, "out of memory");
         return;
     }
     gr_stream_begin(r->stream, 200, "application/json");
@@ -150,9 +143,9 @@ void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t 
     const struct gr_recalled *e = gr_recall_session(f->recall, r->session, &r->owner);
     struct gr_job *j = e != NULL ? gr_front_recall(f, e, now_ns) : NULL;
     if (e == NULL || (j != NULL && !j->request.stream)) {
-        refuse(r->stream, 404, "there is no such session");
+        gr_stream_refuse(r->stream, 404, "there is no such session");
     } else if (j == NULL || (gr_job_is_over(j) && !j->resumes)) {
-        refuse(r->stream, 410, "the answer is over, and is not kept any more");
+        gr_stream_refuse(r->stream, 410, "the answer is over, and is not kept any more");
     } else if (r->stops) {
         stop(f, j, r, now_ns);
     } else {
@@ -203,7 +196,6 @@ uint64_t gr_front_expire(struct gr_front *f, uint64_t now_ns)
 
 void gr_front_end_returns(struct gr_front *f)
 {
-    const struct gr_api_error down = {.http_status = 503, .message = "the orchestrator is shutting down"};
     while (f->kept != NULL) {
         drop_oldest(f);
     }
@@ -214,7 +206,7 @@ void gr_front_end_returns(struct gr_front *f)
     pthread_mutex_unlock(&f->lock);
     while (r != NULL) {
         struct gr_return *next = r->next;
-        gr_stream_fail(r->stream, &down);
+        gr_stream_refuse(r->stream, 503, GR_API_ENDS);
         gr_stream_drop(r->stream);
         free(r);
         r = next;

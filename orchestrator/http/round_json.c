@@ -1,6 +1,7 @@
 #include "orchestrator/http/round_json.h"
 
 #include "orchestrator/answer/token_text.h"
+#include "orchestrator/http/ids_json.h"
 
 #include <jansson.h>
 
@@ -16,22 +17,14 @@ static json_t *texts(const struct gr_tokenizer *tok, const struct gr_msg_ids *id
     return all;
 }
 
-static json_t *numbers(const struct gr_msg_ids *ids)
-{
-    json_t *all = json_array();
-    for (uint32_t i = 0; i < ids->n; i++) {
-        json_array_append_new(all, json_integer(ids->p[i]));
-    }
-    return all;
-}
-
 /* Told with want_trace, of a round that has verified one. */
 static void add_tree(json_t *round, const struct gr_tokenizer *tok, const struct gr_msg_commit *m)
 {
     if (m->tree_ids.n > 0 && m->tree_ids.n == m->tree_parents.n) {
         json_object_set_new(round, "tree",
                             json_pack("{s:o, s:o, s:o}", "tokens", texts(tok, &m->tree_ids), "parents",
-                                      numbers(&m->tree_parents), "path", numbers(&m->path)));
+                                      gr_ids_json(m->tree_parents.p, m->tree_parents.n), "path",
+                                      gr_ids_json(m->path.p, m->path.n)));
     }
 }
 

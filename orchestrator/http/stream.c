@@ -170,17 +170,12 @@ enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, 
     return st;
 }
 
-bool gr_stream_ping(struct gr_stream *s)
+enum gr_status gr_stream_ping(struct gr_stream *s)
 {
-    static const char ping[] = ": ping\n";
     pthread_mutex_lock(&s->lock);
-    const bool begun = s->http_status != 0;
-    if (begun && strcmp(s->type, "text/event-stream") == 0 && let_in(s, sizeof(ping) - 1) == GR_OK) {
-        append(s, ping, sizeof(ping) - 1);
-    }
-    wake_reader(s);
+    const bool has_events = s->type != NULL && strcmp(s->type, "text/event-stream") == 0;
     pthread_mutex_unlock(&s->lock);
-    return begun;
+    return has_events ? gr_stream_write(s, ": ping\n", 7) : GR_OK; /* what it is does not change */
 }
 
 void gr_stream_end(struct gr_stream *s)
@@ -205,6 +200,12 @@ void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e)
     (void)st; /* who does not read it need not know */
     gr_stream_end(s);
     free(text);
+}
+
+void gr_stream_refuse(struct gr_stream *s, int http_status, const char *text)
+{
+    const struct gr_api_error e = gr_api_error_of(http_status, text);
+    gr_stream_fail(s, &e);
 }
 
 /* ---- who sends it ---- */

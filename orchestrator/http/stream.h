@@ -32,11 +32,13 @@ GR_NODISCARD enum gr_status gr_stream_write(struct gr_stream *s, const char *byt
 GR_NODISCARD enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text);
 /* The same with a line "id: ID" before it; NULL: without. */
 GR_NODISCARD enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, const char *text);
-/* False: the response has not begun. Else a stream of events has a comment more; others are as they were. */
-bool gr_stream_ping(struct gr_stream *s);
+/* A comment more, where it is a stream of events that has begun; else it stays as it is. As gr_stream_write(). */
+GR_NODISCARD enum gr_status gr_stream_ping(struct gr_stream *s);
 void gr_stream_end(struct gr_stream *s);
 /* Ends it with an error: the whole response where none has begun, else one more event. */
 void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e);
+/* The same, with an error of no field. */
+void gr_stream_refuse(struct gr_stream *s, int http_status, const char *text);
 
 /* ---- who sends it ---- */
 

@@ -15,9 +15,7 @@ static void fail_follower(struct gr_follower *f, const struct gr_api_error *e)
 
 static void refuse_follower(struct gr_follower *f, int http_status, const char *text)
 {
-    struct gr_api_error e;
-    const enum gr_status st = gr_api_refuse(&e, http_status, NULL, "%.300s", text);
-    (void)st;
+    const struct gr_api_error e = gr_api_error_of(http_status, text);
     fail_follower(f, &e);
 }
 
@@ -38,10 +36,17 @@ void gr_tell_failure(struct gr_job *j, const struct gr_api_error *e)
 
 void gr_tell_failed(struct gr_job *j, int http_status, const char *text)
 {
-    struct gr_api_error e;
-    const enum gr_status st = gr_api_refuse(&e, http_status, NULL, "%.300s", text);
-    (void)st;
+    const struct gr_api_error e = gr_api_error_of(http_status, text);
     gr_tell_failure(j, &e);
+}
+
+bool gr_tell_bad_end(struct gr_job *j, enum gr_finish finish, const char *text)
+{
+    const bool timeout = finish == GR_FINISH_TIMEOUT, is_bad = timeout || finish == GR_FINISH_ERROR;
+    if (is_bad) {
+        gr_tell_failed(j, timeout ? 408 : 500, text[0] != '\0' ? text : "the answer could not be generated");
+    }
+    return is_bad;
 }
 
 /* ---- one follower ---- */
@@ -306,7 +311,7 @@ void gr_tell_ping(struct gr_job *j, uint64_t now_ns)
 {
     for (struct gr_follower *f = j->follower; f != NULL; f = f->next) {
         if (f->begun && !f->ended && now_ns - f->said_ns >= GR_TELL_PING_NS) {
-            wrote(f, gr_stream_write(f->stream, ": ping\n", 7), now_ns);
+            wrote(f, gr_stream_ping(f->stream), now_ns);
         }
     }
 }

@@ -20,5 +20,7 @@ void gr_tell_ping(struct gr_job *j, uint64_t now_ns);
 /* The job's response ends in an error, if it has not ended: followers are told. */
 void gr_tell_failure(struct gr_job *j, const struct gr_api_error *e);
 void gr_tell_failed(struct gr_job *j, int http_status, const char *text);
+/* An end that leaves no answer is told as a failure; text: why, or empty. False: the end is a good one. */
+bool gr_tell_bad_end(struct gr_job *j, enum gr_finish finish, const char *text);
 
 #endif

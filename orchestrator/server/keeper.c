@@ -235,8 +235,7 @@ static const char *why_unreadable(const struct gr_keeper *k, const struct gr_led
     }
     if (s->unwritten || (gr_journal_has_failed(j) && s->last_seq > gr_journal_synced(j))) {
         return "the journal did not take what became of it last, so that is not told; a server that is started again "
-               "on "
-               "the journal has it as it was before";
+               "on the journal has it as it was before";
     }
     return s->state == GR_LEDGER_DAMAGED
                ? "records of it in the journal are damaged or lost, so its text cannot be told"

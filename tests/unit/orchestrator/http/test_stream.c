@@ -128,17 +128,19 @@ static void test_pings(void **state)
     char got[64] = "";
     bool ended, cut;
     struct gr_stream *events = make(&n_wake), *body = make(&n_wake);
-    assert_false(gr_stream_ping(events)); /* it has not begun */
+    assert_false(gr_stream_has_begun(events));
+    assert_int_equal(gr_stream_ping(events), GR_OK);
+    assert_int_equal(gr_stream_read(events, got, sizeof(got), &ended, &cut), 0);
     gr_stream_begin(events, 200, "text/event-stream");
-    assert_true(gr_stream_ping(events));
+    assert_int_equal(gr_stream_ping(events), GR_OK);
     assert_int_equal(gr_stream_write_event(events, "x"), GR_OK);
     assert_int_equal(gr_stream_read(events, got, sizeof(got), &ended, &cut), 16);
     assert_memory_equal(got, ": ping\ndata: x\n\n", 16);
     gr_stream_begin(body, 200, "application/json");
-    assert_true(gr_stream_ping(body));
+    assert_int_equal(gr_stream_ping(body), GR_OK);
     assert_int_equal(gr_stream_read(body, got, sizeof(got), &ended, &cut), 0);
     gr_stream_end(events);
-    assert_true(gr_stream_ping(events));
+    assert_int_equal(gr_stream_ping(events), GR_ECLOSED);
     assert_int_equal(gr_stream_read(events, got, sizeof(got), &ended, &cut), 0);
     assert_true(ended && !cut);
     gr_stream_drop(events);
