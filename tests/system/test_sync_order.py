@@ -249,13 +249,13 @@ def a_slow_disk_holds_nobody_else():
     """Syncs take two seconds. Streams go on while others wait for their records, and the server answers and condemns nobody."""
     needs_preload()
     folder, port = Watched(2000), free_port()
-    with watched(folder, port, True) as s, worker("graft-target", folder, s.address, "--max-model-len", "4096") as t:
+    with watched(folder, port, True) as s, worker("graft-target", folder, s.address, "--max-model-len", "8192") as t:
         s.wait()
         over = threading.Event()
 
         def stream_on(k):
             while not over.is_set():
-                ask(s, f"{1000 + next(k):032x}", PROMPTS[0], 3000)
+                ask(s, f"{1000 + next(k):032x}", PROMPTS[0], 7000)  # longer than some syncs
 
         count = itertools.count()
         streams = [threading.Thread(target=stream_on, args=(count,)) for _ in range(2)]
