@@ -19,28 +19,9 @@ static void leave(void *ctx, uint32_t client)
     gr_desk_on_client_lost(((struct gr_serve_http *)ctx)->desk, client);
 }
 
-static struct gr_past_answer past_of(const struct gr_kept_answer *a)
+static bool find_past(void *ctx, uint64_t session, struct gr_kept_answer *out)
 {
-    return (struct gr_past_answer){.session = a->session,
-                                   .note = a->answer,
-                                   .in_turn = a->in_turn,
-                                   .epoch = a->epoch,
-                                   .turn = a->turn,
-                                   .turn_len = a->turn_len,
-                                   .finish = a->finish,
-                                   .error = a->error,
-                                   .ids = a->ids,
-                                   .n_ids = a->n_ids};
-}
-
-static bool find_past(void *ctx, uint64_t session, struct gr_past_answer *out)
-{
-    struct gr_kept_answer a;
-    const bool found = gr_keeper_answer(((const struct gr_serve_http *)ctx)->keeper, session, &a);
-    if (found) {
-        *out = past_of(&a);
-    }
-    return found;
+    return gr_keeper_answer(((const struct gr_serve_http *)ctx)->keeper, session, out);
 }
 
 static bool adopt(void *ctx, uint32_t client, uint64_t session)
@@ -50,8 +31,7 @@ static bool adopt(void *ctx, uint32_t client, uint64_t session)
 
 static void restore_one(void *ctx, const struct gr_kept_answer *a)
 {
-    const struct gr_past_answer past = past_of(a);
-    gr_front_restore(((struct gr_serve_http *)ctx)->front, &past, gr_clock_ns());
+    gr_front_restore(((struct gr_serve_http *)ctx)->front, a, gr_clock_ns());
 }
 
 static const char *address_of(const struct gr_options *o)

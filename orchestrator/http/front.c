@@ -394,12 +394,12 @@ static void take_over(struct gr_front *f, struct gr_job *j, bool stopped, uint64
 }
 
 /* What has failed, or was ended since nobody came back, may be asked anew. */
-static bool is_answered_once(const struct gr_past_answer *a)
+static bool is_answered_once(const struct gr_kept_answer *a)
 {
     return a->in_turn || a->finish == GR_FINISH_STOP || a->finish == GR_FINISH_LENGTH;
 }
 
-void gr_front_restore(struct gr_front *f, const struct gr_past_answer *a, uint64_t now_ns)
+void gr_front_restore(struct gr_front *f, const struct gr_kept_answer *a, uint64_t now_ns)
 {
     struct gr_api_owner owner;
     struct gr_once once;

@@ -36,7 +36,7 @@ struct gr_front_config {
     const struct gr_served *served; /* borrowed, (n_served) */
     int n_served;
     /* A journal's. NULL: there is none. False: it has no such answer; or the turn is not there to be taken over. */
-    bool (*find_past)(void *ctx, uint64_t session, struct gr_past_answer *out);
+    bool (*find_past)(void *ctx, uint64_t session, struct gr_kept_answer *out);
     bool (*adopt)(void *ctx, uint32_t client, uint64_t session);
 };
 
@@ -58,7 +58,7 @@ void gr_front_post_gone(struct gr_front *f);
 /* ---- the orchestrator's thread ---- */
 
 /* An answer of an earlier process is found again; where its turn goes on, it goes on here. */
-void gr_front_restore(struct gr_front *f, const struct gr_past_answer *a, uint64_t now_ns);
+void gr_front_restore(struct gr_front *f, const struct gr_kept_answer *a, uint64_t now_ns);
 /* Does what was posted and what time brings. Returns when to call again at the latest; UINT64_MAX: when something
  * comes. */
 uint64_t gr_front_run(struct gr_front *f, uint64_t now_ns);

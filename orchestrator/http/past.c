@@ -70,7 +70,7 @@ char *gr_past_note(const struct gr_job *j)
 
 /* ---- a note is read ---- */
 
-static json_t *read_note(const struct gr_past_answer *a)
+static json_t *read_note(const struct gr_kept_answer *a)
 {
     json_error_t error;
     json_t *root = json_loads(a->note, 0, &error);
@@ -97,7 +97,7 @@ static bool read_whose(const json_t *root, struct gr_api_owner *owner, struct gr
     return known;
 }
 
-bool gr_past_whose(const struct gr_past_answer *a, struct gr_api_owner *owner, struct gr_once *once)
+bool gr_past_whose(const struct gr_kept_answer *a, struct gr_api_owner *owner, struct gr_once *once)
 {
     json_t *root = read_note(a);
     const bool known = read_whose(root, owner, once);
@@ -184,7 +184,7 @@ static bool take_reply(const json_t *root, struct gr_job *j)
 /* ---- a job is made ---- */
 
 /* Values of these tokens are not in a journal. */
-static bool take_tokens(struct gr_job *j, const struct gr_past_answer *a, bool *stopped_out)
+static bool take_tokens(struct gr_job *j, const struct gr_kept_answer *a, bool *stopped_out)
 {
     struct gr_turn_text *t = &j->answer[0].turn_text;
     const uint32_t n = a->n_ids - a->turn_len;
@@ -202,7 +202,7 @@ static bool take_tokens(struct gr_job *j, const struct gr_past_answer *a, bool *
 }
 
 /* stopped: its text has a stop string, by which it has ended whatever came after it. */
-static bool end(struct gr_job *j, const struct gr_past_answer *a, bool stopped)
+static bool end(struct gr_job *j, const struct gr_kept_answer *a, bool stopped)
 {
     j->answer[0].over = true;
     j->answer[0].finish = stopped && a->finish == GR_FINISH_LENGTH ? GR_FINISH_STOP : a->finish;
@@ -211,7 +211,7 @@ static bool end(struct gr_job *j, const struct gr_past_answer *a, bool stopped)
     return gr_turn_text_end(&j->answer[0].turn_text) == GR_OK;
 }
 
-static bool fill(struct gr_job *j, const json_t *root, const struct gr_past_answer *a, bool *stopped_out)
+static bool fill(struct gr_job *j, const json_t *root, const struct gr_kept_answer *a, bool *stopped_out)
 {
     const bool fits = j->model != NULL && a->turn_len <= a->n_ids && take_request(root, &j->request) &&
                       take_ask(root, a->turn_len, &j->ask) && take_reply(root, j) &&
@@ -230,7 +230,7 @@ static bool fill(struct gr_job *j, const json_t *root, const struct gr_past_answ
     return a->in_turn || end(j, a, *stopped_out);
 }
 
-struct gr_job *gr_past_job(const struct gr_past_answer *a, const struct gr_served *served, int n_served,
+struct gr_job *gr_past_job(const struct gr_kept_answer *a, const struct gr_served *served, int n_served,
                            bool *stopped_out)
 {
     json_t *root = read_note(a);

@@ -38,7 +38,7 @@ static void keep(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
 
 struct gr_job *gr_front_recall(struct gr_front *f, const struct gr_recalled *e, uint64_t now_ns)
 {
-    struct gr_past_answer a;
+    struct gr_kept_answer a;
     bool stopped = false;
     if (e->job != NULL || f->c.find_past == NULL || e->session == 0 || !f->c.find_past(f->c.ctx, e->session, &a) ||
         a.in_turn) {

@@ -277,7 +277,7 @@ static bool fill_answer(const struct gr_keeper *k, const struct gr_ledger_sessio
         return false;
     }
     *out = (struct gr_kept_answer){.session = s->id,
-                                   .answer = s->answer,
+                                   .note = s->answer,
                                    .in_turn = s->state == GR_LEDGER_TURN,
                                    .epoch = s->epoch,
                                    .turn = s->turn,

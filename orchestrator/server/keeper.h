@@ -5,6 +5,7 @@
 #define GR_ORCHESTRATOR_SERVER_KEEPER_H
 
 #include "orchestrator/journal/files.h"
+#include "orchestrator/machine/kept_answer.h"
 #include "orchestrator/server/desk.h"
 
 #define GR_KEEPER_OVER_MAX 4096 /* answers that are over and can still be read; the oldest go first */
@@ -33,21 +34,7 @@ struct gr_desk_keeper gr_keeper_serve(struct gr_keeper *k, const struct gr_orch 
 /* Gives the desk the sessions that the journal has. A turn that cannot go on ends with an error. */
 void gr_keeper_restore(struct gr_keeper *k, struct gr_desk *d, uint64_t now_ns);
 
-/* An answer whose OPEN had what tells it again: a turn that goes on, or one that is over. What it points at is borrowed
- * until something is noted. */
-struct gr_kept_answer {
-    uint64_t session;
-    const char *answer; /* of OPEN */
-    bool in_turn;
-    uint32_t epoch, turn;
-    uint32_t turn_len; /* of ids, where generated ones begin */
-    enum gr_finish finish;
-    const char *error;
-    const int32_t *ids;
-    uint32_t n_ids;
-};
-
-/* False: the journal has no such answer. */
+/* An answer whose OPEN had what tells it again. False: the journal has no such one. */
 bool gr_keeper_answer(const struct gr_keeper *k, uint64_t session, struct gr_kept_answer *out);
 /* All there are. on_answer may have turns end. */
 void gr_keeper_each_answer(const struct gr_keeper *k, void *ctx,

@@ -28,9 +28,9 @@ static int32_t ids[] = {'a', 'b', 'x', 0xc3, 0xa9, 'y', 's', 't'};
 
 static const char note[] = "{\"version\":1," REST ",\"key\":\"" DIGEST "\",\"body\":\"" DIGEST "\"}";
 
-static struct gr_past_answer past(const char *text, bool in_turn, enum gr_finish finish)
+static struct gr_kept_answer past(const char *text, bool in_turn, enum gr_finish finish)
 {
-    return (struct gr_past_answer){.session = SESSION,
+    return (struct gr_kept_answer){.session = SESSION,
                                    .note = text,
                                    .in_turn = in_turn,
                                    .epoch = 3,
@@ -46,7 +46,7 @@ static void test_a_turn_that_goes_on(void **state)
 {
     (void)state;
     bool stopped = true;
-    const struct gr_past_answer a = past(note, true, GR_FINISH_NONE);
+    const struct gr_kept_answer a = past(note, true, GR_FINISH_NONE);
     struct gr_job *j = gr_past_job(&a, &served, 1, &stopped);
     assert_non_null(j);
     assert_true(!stopped && !gr_job_is_over(j) && j->restored && j->resumes && !j->untended && j->request.stream);
@@ -67,7 +67,7 @@ static void test_an_answer_that_is_over(void **state)
 {
     (void)state;
     bool stopped = true;
-    struct gr_past_answer a = past(note, false, GR_FINISH_LENGTH);
+    struct gr_kept_answer a = past(note, false, GR_FINISH_LENGTH);
     struct gr_job *j = gr_past_job(&a, &served, 1, &stopped);
     assert_true(j != NULL && gr_job_is_over(j) && !j->failed && j->answer[0].finish == GR_FINISH_LENGTH);
     gr_job_trim(j);
@@ -88,7 +88,7 @@ static void test_whose_it_is(void **state)
     (void)state;
     struct gr_api_owner owner;
     struct gr_once once;
-    struct gr_past_answer a = past(note, true, GR_FINISH_NONE);
+    struct gr_kept_answer a = past(note, true, GR_FINISH_NONE);
     assert_true(gr_past_whose(&a, &owner, &once) && owner.digest[0] == 1 && once.asked && once.key[0] == 2);
     a.note = "{\"version\":1," REST "}";
     assert_true(gr_past_whose(&a, &owner, &once) && !once.asked);
@@ -103,7 +103,7 @@ static void test_no_note(void **state)
     char text[sizeof(note)];
     bool stopped;
     int n_job = 0;
-    struct gr_past_answer a = past(text, true, GR_FINISH_NONE);
+    struct gr_kept_answer a = past(text, true, GR_FINISH_NONE);
     for (size_t i = 0; i < 2 * (sizeof(note) - 1); i++) {
         memcpy(text, note, sizeof(note));
         text[i / 2] = i % 2 == 0 ? '\0' : '9';
