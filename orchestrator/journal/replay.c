@@ -1,23 +1,23 @@
 #include "orchestrator/journal/replay.h"
 
 #include "common/base/log.h"
+#include "orchestrator/journal/cells.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A session that records have named. */
 struct cell {
-    uint64_t session; /* 0: the cell is free */
-    uint64_t number;  /* of its last record */
-    bool damaged;     /* a record of it is lost */
-    bool uncertain;   /* records are lost, and it may have had one among them */
+    uint64_t session;
+    uint64_t number; /* of its last record */
+    bool damaged;    /* a record of it is lost */
+    bool uncertain;  /* records are lost, and it may have had one among them */
 };
 
 struct gr_replay {
     void *ctx;
     enum gr_status (*on_record)(void *ctx, const struct gr_record *r);
-    struct cell *cell; /* owned: a hash table with linear probing */
-    size_t n_cell, n_used;
+    struct gr_cells sessions; /* of struct cell */
     struct gr_segment_head head;
     bool begun; /* a record, or a segment's head, has told where the journal begins */
     struct gr_replay_report report;
@@ -25,55 +25,20 @@ struct gr_replay {
 
 /* ---- sessions ---- */
 
-static size_t place_of(const struct gr_replay *r, uint64_t session)
-{
-    size_t i = (size_t)((session * 0x9e3779b97f4a7c15u) >> 20) & (r->n_cell - 1);
-    while (r->cell[i].session != 0 && r->cell[i].session != session) {
-        i = (i + 1) & (r->n_cell - 1);
-    }
-    return i;
-}
-
-static enum gr_status grow(struct gr_replay *r)
-{
-    struct cell *old = r->cell;
-    const size_t n_old = r->n_cell;
-    struct cell *more = calloc(2 * n_old, sizeof(*more));
-    if (more == NULL) {
-        log_error("out of memory for the %zu sessions of a journal", r->n_used);
-        return GR_ENOMEM;
-    }
-    r->cell = more;
-    r->n_cell = 2 * n_old;
-    for (size_t i = 0; i < n_old; i++) {
-        if (old[i].session != 0) {
-            r->cell[place_of(r, old[i].session)] = old[i];
-        }
-    }
-    free(old);
-    return GR_OK;
-}
-
 static const struct cell *find(const struct gr_replay *r, uint64_t session)
 {
-    const struct cell *c = &r->cell[place_of(r, session)];
-    return session != 0 && c->session == session ? c : NULL;
+    return gr_cells_find(&r->sessions, session);
 }
 
 static enum gr_status find_or_add(struct gr_replay *r, uint64_t session, struct cell **out)
 {
-    struct cell *c = &r->cell[place_of(r, session)];
-    if (c->session == 0) {
-        if (r->n_used == GR_REPLAY_SESSIONS_MAX) {
+    void *c = gr_cells_find(&r->sessions, session);
+    if (c == NULL) {
+        if (r->sessions.n_used == GR_REPLAY_SESSIONS_MAX) {
             log_error("a journal names more than %u sessions", GR_REPLAY_SESSIONS_MAX);
             return GR_ELIMIT;
         }
-        if (2 * (r->n_used + 1) > r->n_cell) {
-            GR_TRY(grow(r));
-            c = &r->cell[place_of(r, session)];
-        }
-        *c = (struct cell){.session = session};
-        r->n_used++;
+        GR_TRY(gr_cells_add(&r->sessions, session, &c));
     }
     *out = c;
     return GR_OK;
@@ -93,8 +58,11 @@ static enum gr_status damage(struct gr_replay *r, uint64_t session)
 /* Any session may have had a record among those that are lost, until its next one shows that it had none. */
 static void doubt_all(struct gr_replay *r)
 {
-    for (size_t i = 0; i < r->n_cell; i++) {
-        r->cell[i].uncertain = r->cell[i].session != 0;
+    for (size_t i = 0; i < r->sessions.n_cell; i++) {
+        struct cell *c = gr_cells_at(&r->sessions, i);
+        if (c != NULL) {
+            c->uncertain = true;
+        }
     }
 }
 
@@ -277,16 +245,12 @@ enum gr_status gr_replay_segment(struct gr_replay *r, uint64_t generation, const
 enum gr_status gr_replay_create(void *ctx, enum gr_status (*on_record)(void *ctx, const struct gr_record *r),
                                 struct gr_replay **out)
 {
-    enum { N_FIRST = 1024 };
     struct gr_replay *r = calloc(1, sizeof(*r));
-    struct cell *cell = calloc(N_FIRST, sizeof(*cell));
-    if (r == NULL || cell == NULL) {
+    if (r == NULL) {
         log_error("out of memory");
-        free(r);
-        free(cell);
         return GR_ENOMEM;
     }
-    *r = (struct gr_replay){.ctx = ctx, .on_record = on_record, .cell = cell, .n_cell = N_FIRST};
+    *r = (struct gr_replay){.ctx = ctx, .on_record = on_record, .sessions = {.cell_bytes = sizeof(struct cell)}};
     *out = r;
     return GR_OK;
 }
@@ -294,16 +258,19 @@ enum gr_status gr_replay_create(void *ctx, enum gr_status (*on_record)(void *ctx
 void gr_replay_destroy(struct gr_replay *r)
 {
     if (r != NULL) {
-        free(r->cell);
+        gr_cells_finish(&r->sessions);
         free(r);
     }
 }
 
 void gr_replay_end(struct gr_replay *r, struct gr_replay_report *out)
 {
-    for (size_t i = 0; i < r->n_cell; i++) {
-        r->cell[i].damaged = r->cell[i].damaged || r->cell[i].uncertain;
-        r->cell[i].uncertain = false;
+    for (size_t i = 0; i < r->sessions.n_cell; i++) {
+        struct cell *c = gr_cells_at(&r->sessions, i);
+        if (c != NULL) {
+            c->damaged = c->damaged || c->uncertain;
+            c->uncertain = false;
+        }
     }
     *out = r->report;
 }
@@ -327,10 +294,10 @@ uint64_t gr_replay_number(const struct gr_replay *r, uint64_t session)
 
 uint64_t gr_replay_damaged(const struct gr_replay *r, size_t i)
 {
-    for (size_t k = 0; k < r->n_cell; k++) {
-        const bool is_one = r->cell[k].session != 0 && r->cell[k].damaged;
-        if (is_one && i-- == 0) {
-            return r->cell[k].session;
+    for (size_t k = 0; k < r->sessions.n_cell; k++) {
+        const struct cell *c = gr_cells_at(&r->sessions, k);
+        if (c != NULL && c->damaged && i-- == 0) {
+            return c->session;
         }
     }
     return 0;

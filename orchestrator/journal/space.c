@@ -1,65 +1,26 @@
 #include "orchestrator/journal/space.h"
 
-#include "common/base/log.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define CELLS_FIRST 1024
+/* What one takes. */
+struct session {
+    uint64_t session;
+    uint64_t n_byte, n_record;
+    bool begun, ended; /* its first record is in the run, its last one is */
+};
 
 void gr_space_finish(struct gr_space *s)
 {
-    free(s->cell);
+    gr_cells_finish(&s->sessions);
     *s = (struct gr_space){.n_byte_segment = s->n_byte_segment};
 }
 
-/* ---- the table ---- */
-
-static size_t place_of(const struct gr_space_session *cell, size_t n_cell, uint64_t session)
-{
-    size_t i = (size_t)((session * 0x9e3779b97f4a7c15u) >> 20) & (n_cell - 1);
-    while (cell[i].session != 0 && cell[i].session != session) {
-        i = (i + 1) & (n_cell - 1);
-    }
-    return i;
-}
-
-static enum gr_status make_room(struct gr_space *s)
-{
-    if (2 * (s->n_used + 1) <= s->n_cell) {
-        return GR_OK;
-    }
-    const size_t n = s->n_cell == 0 ? CELLS_FIRST : 2 * s->n_cell;
-    struct gr_space_session *more = calloc(n, sizeof(*more));
-    if (more == NULL) {
-        log_error("out of memory for the %zu sessions of a journal", s->n_used);
-        return GR_ENOMEM;
-    }
-    for (size_t i = 0; i < s->n_cell; i++) {
-        if (s->cell[i].session != 0) {
-            more[place_of(more, n, s->cell[i].session)] = s->cell[i];
-        }
-    }
-    free(s->cell);
-    s->cell = more;
-    s->n_cell = n;
-    return GR_OK;
-}
-
-static const struct gr_space_session *find(const struct gr_space *s, uint64_t session)
-{
-    const struct gr_space_session *c = s->n_cell > 0 ? &s->cell[place_of(s->cell, s->n_cell, session)] : NULL;
-    return c != NULL && c->session == session ? c : NULL;
-}
-
-static bool is_dead(const struct gr_space_session *c)
+static bool is_dead(const struct session *c)
 {
     return c->begun && c->ended;
 }
 
 bool gr_space_is_dead(const struct gr_space *s, uint64_t session)
 {
-    const struct gr_space_session *c = find(s, session);
+    const struct session *c = gr_cells_find(&s->sessions, session);
     return session == 0 || (c != NULL && is_dead(c));
 }
 
@@ -71,7 +32,7 @@ void gr_space_add_segment(struct gr_space *s)
 }
 
 /* A session whose end has come: all of it is dead, if its begin is here. */
-static void count_dead(struct gr_space *s, const struct gr_space_session *c, bool was_dead, size_t n_byte)
+static void count_dead(struct gr_space *s, const struct session *c, bool was_dead, size_t n_byte)
 {
     if (is_dead(c)) {
         s->n_dead_byte += was_dead ? n_byte : c->n_byte;
@@ -86,10 +47,10 @@ enum gr_status gr_space_add(struct gr_space *s, const struct gr_record *r)
         s->n_own_byte += n;
         return GR_OK;
     }
-    GR_TRY(make_room(s));
-    struct gr_space_session *c = &s->cell[place_of(s->cell, s->n_cell, r->session)];
-    s->n_used += c->session == 0;
-    c->session = r->session;
+    void *cell = NULL; /* all was zero before the first */
+    s->sessions.cell_bytes = sizeof(struct session);
+    GR_TRY(gr_cells_add(&s->sessions, r->session, &cell));
+    struct session *c = cell;
     const bool was_dead = is_dead(c);
     c->n_byte += n;
     c->n_record++;
@@ -126,14 +87,7 @@ uint64_t gr_space_need(const struct gr_space *s)
 enum gr_status gr_space_copy(const struct gr_space *s, struct gr_space *out)
 {
     struct gr_space c = *s;
-    c.cell = calloc(s->n_cell > 0 ? s->n_cell : 1, sizeof(*c.cell));
-    if (c.cell == NULL) {
-        log_error("out of memory for the %zu sessions of a journal", s->n_used);
-        return GR_ENOMEM;
-    }
-    if (s->n_cell > 0) {
-        memcpy(c.cell, s->cell, s->n_cell * sizeof(*c.cell));
-    }
+    GR_TRY(gr_cells_copy(&s->sessions, &c.sessions));
     *out = c;
     return GR_OK;
 }
@@ -141,22 +95,21 @@ enum gr_status gr_space_copy(const struct gr_space *s, struct gr_space *out)
 /* Those that stay, in a table of their own: a cell that is set free would end the search for others. */
 static enum gr_status drop_dead(struct gr_space *s, const struct gr_space *then)
 {
-    struct gr_space_session *left = s->n_cell > 0 ? calloc(s->n_cell, sizeof(*left)) : NULL;
-    size_t n = 0;
-    if (left == NULL && s->n_cell > 0) {
-        log_error("out of memory for the %zu sessions of a journal", s->n_used);
-        return GR_ENOMEM;
-    }
-    for (size_t i = 0; i < s->n_cell; i++) {
-        const struct gr_space_session *c = &s->cell[i];
-        if (c->session != 0 && !gr_space_is_dead(then, c->session)) {
-            left[place_of(left, s->n_cell, c->session)] = *c;
-            n++;
+    struct gr_cells left = {.cell_bytes = s->sessions.cell_bytes};
+    for (size_t i = 0; i < s->sessions.n_cell; i++) {
+        const struct session *c = gr_cells_at(&s->sessions, i);
+        void *to = NULL;
+        if (c == NULL || gr_space_is_dead(then, c->session)) {
+            continue;
         }
+        if (gr_cells_add(&left, c->session, &to) != GR_OK) {
+            gr_cells_finish(&left);
+            return GR_ENOMEM;
+        }
+        *(struct session *)to = *c;
     }
-    free(s->cell);
-    s->cell = left;
-    s->n_used = n;
+    gr_cells_finish(&s->sessions);
+    s->sessions = left;
     return GR_OK;
 }
 

@@ -4,21 +4,15 @@
 #ifndef GR_ORCHESTRATOR_JOURNAL_SPACE_H
 #define GR_ORCHESTRATOR_JOURNAL_SPACE_H
 
+#include "orchestrator/journal/cells.h"
 #include "orchestrator/journal/record.h"
 
 #include <stdbool.h>
 
-struct gr_space_session {
-    uint64_t session; /* 0: the cell is free */
-    uint64_t n_byte, n_record;
-    bool begun, ended; /* its first record is in the run, its last one is */
-};
-
 /* All zero, but n_byte_segment: there is nothing. */
 struct gr_space {
-    uint32_t n_byte_segment;       /* that a segment counts for beside its records */
-    struct gr_space_session *cell; /* owned: a hash table with linear probing; NULL: there is no session */
-    size_t n_cell, n_used;
+    uint32_t n_byte_segment;             /* that a segment counts for beside its records */
+    struct gr_cells sessions;            /* owned: what each of them takes */
     uint64_t n_byte, n_record;           /* of all that sessions have */
     uint64_t n_dead_byte, n_dead_record; /* of those that are closed */
     uint64_t n_own_byte;                 /* heads and ends of segments: nobody needs them either */
