@@ -205,15 +205,39 @@ const char *gr_log_last_error(void)
     return last_error;
 }
 
-static _Thread_local struct {
+#define HOLD_MAX 4 /* holds inside one another */
+
+struct hold {
     char *line;
     size_t size;
-} held;
+};
+
+static _Thread_local struct hold hold[HOLD_MAX];
+static _Thread_local int n_hold;
 
 void gr_log_hold(char *line, size_t size)
 {
-    held.line = line;
-    held.size = size;
+    if (line == NULL) {
+        n_hold -= n_hold > 0;
+        return;
+    }
+    if (n_hold < HOLD_MAX) { /* beyond, the last of these keeps the lines */
+        hold[n_hold] = (struct hold){.line = line, .size = size};
+    }
+    n_hold++;
+}
+
+/* Whether somebody keeps the line. */
+static bool keep(const char *text)
+{
+    if (n_hold == 0) {
+        return false;
+    }
+    const struct hold *h = &hold[GR_MIN(n_hold, HOLD_MAX) - 1];
+    if (h->line[0] == '\0') {
+        snprintf(h->line, h->size, "%s", text);
+    }
+    return true;
 }
 
 void gr_log_line(enum gr_log_level level, const char *fmt, ...)
@@ -227,10 +251,7 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     format(fmt, ap, text, sizeof(text));
     va_end(ap);
-    if (held.line != NULL && level <= GR_LOG_WARN) {
-        if (held.line[0] == '\0') {
-            snprintf(held.line, held.size, "%s", text);
-        }
+    if (level <= GR_LOG_WARN && keep(text)) {
         return;
     }
     if (level == GR_LOG_ERROR) {

@@ -48,7 +48,8 @@ void gr_log_notice(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* What this thread's last line of level error says, without role and level; "" before there is one. */
 const char *gr_log_last_error(void);
 /* Until it is called with NULL, this thread's errors and warnings are not written: the first one is kept as text, and
- * the caller says what becomes of it. line: empty, of size bytes. */
+ * the caller says what becomes of it. line: empty, of size bytes. A hold may stand inside another one, which holds
+ * again when the inner one has ended; 4 at most. */
 void gr_log_hold(char *line, size_t size);
 
 #define log_error(...) gr_log_line(GR_LOG_ERROR, __VA_ARGS__)

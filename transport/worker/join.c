@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define HANDSHAKE_TIMEOUT_MS 10000 /* from connecting to the proof, as the side that connects sees it */
+#define HELLO_TRY_MAX 3            /* what is no orchestrator breaks every hand-shake off */
 #define JOIN_PATIENCE_S 60         /* how long an orchestrator is looked for unless GRAFT_JOIN_TIMEOUT says otherwise */
 #define JOIN_PATIENCE_MAX 86400
 #define REJOIN_PATIENCE_MAX 31536000
@@ -105,19 +106,38 @@ static int first_patience_ms(const struct gr_worker_config *c)
     return gr_joined_before() && is_limited(c) ? (int)GR_MIN(rejoin_ms, (uint64_t)INT_MAX) : c->join_patience_ms;
 }
 
-enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, struct gr_hello *peer_out)
+/* GR_AGAIN: the other end broke the hand-shake off, as an orchestrator does that is killed in its midst. */
+static enum gr_status try_to_reach(const struct gr_worker_config *c, bool is_last, int *fd_out,
+                                   struct gr_hello *peer_out)
 {
-    gr_own_tell();
+    char why[256] = "";
     enum gr_status st = gr_tcp_connect_patiently(c->join, first_patience_ms(c), 0, fd_out);
     if (st != GR_OK) { /* a worker that was killed while its orchestrator was away */
         return st == GR_ETIMEDOUT && gr_joined_before() && is_limited(c) ? GR_ECLOSED : st;
     }
+    gr_log_hold(why, sizeof(why));
     st = gr_hello_call(*fd_out, &c->hello, c->key, c->handshake_timeout_ms, peer_out);
-    if (st != GR_OK) {
-        close(*fd_out);
-        return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
+    gr_log_hold(NULL, 0);
+    if (st == GR_OK) {
+        return GR_OK;
     }
-    return GR_OK;
+    close(*fd_out);
+    if (st == GR_ECLOSED && !is_last) {
+        log_warn("%s; trying again", why);
+        return GR_AGAIN;
+    }
+    log_error("%s", why);
+    return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
+}
+
+enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, struct gr_hello *peer_out)
+{
+    gr_own_tell();
+    enum gr_status st = GR_AGAIN;
+    for (int n = 1; st == GR_AGAIN; n++) {
+        st = try_to_reach(c, n == HELLO_TRY_MAX, fd_out, peer_out);
+    }
+    return st;
 }
 
 /* ---- where drafters come ---- */

@@ -6,7 +6,6 @@
 
 #include <pthread.h>
 #include <sodium.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -138,10 +138,32 @@ static void test_text(void **state)
     assert_non_null(strstr(line, " test_log: warning: it is slow\n"));
 }
 
+static void test_holds(void **state)
+{
+    (void)state;
+    char outer[64] = "", inner[64] = "";
+    log_capture_begin(&capture);
+    gr_log_hold(outer, sizeof(outer));
+    gr_log_hold(inner, sizeof(inner));
+    log_error("the inner one's");
+    log_error("after it");
+    gr_log_hold(NULL, 0);
+    log_warn("the outer one's");
+    gr_log_hold(NULL, 0);
+    assert_string_equal(inner, "the inner one's");
+    assert_string_equal(outer, "the outer one's");
+    assert_string_equal(log_capture_end(&capture), "");
+    gr_log_hold(NULL, 0); /* one too many */
+    log_capture_begin(&capture);
+    log_warn("everybody's");
+    assert_non_null(strstr(log_capture_end(&capture), "everybody's"));
+}
+
 int main(void)
 {
     gr_log_init("test_log");
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-    const struct CMUnitTest tests[] = {CASE(test_messages), CASE(test_any_bytes), CASE(test_about), CASE(test_text)};
+    const struct CMUnitTest tests[] = {CASE(test_messages), CASE(test_any_bytes), CASE(test_about), CASE(test_text),
+                                       CASE(test_holds)};
     return cmocka_run_group_tests_name("log", tests, NULL, NULL);
 }
