@@ -5,8 +5,9 @@ Each suite is one build: gcc with warnings as errors, clang with AddressSanitize
 ThreadSanitizer for what has threads, gcc with the kernels for a GPU in software. Meson runs the test programs; the cases
 are counted from their TAP output.
 
-Two things go on beside others, so that no core waits: packages that only tests need are installed while gcc builds, and
-clang builds while gcc's tests of the suite `beside' run, which leave a core idle and judge no times.
+Three things go on beside others, so that no core waits: packages that only tests need are installed while gcc builds,
+clang builds while gcc's tests of the suite `beside' run, which leave a core idle and judge no times, and tests of the
+suite `aside', which mostly wait for other processes, run one at a time beside all the rest of their build.
 """
 import argparse
 import glob
@@ -38,6 +39,7 @@ BUILDS = [
 
 
 BESIDE = "beside"  # suite of tests beside which something else may go on
+ASIDE = "aside"  # suite of tests that mostly wait: they go on beside all others, one at a time
 IN_LONG = {"gcc": "long", "clang asan+ubsan": "rdma", "soft gpu": "soft_gpu_long"}  # suites that --long adds
 # Of every change: gcc's build, without what takes long or needs the RDMA machine. The rest is --all's.
 QUICK = {"gcc": ["--no-suite", "long", "--no-suite", "rdma", "--no-suite", "all"]}
@@ -157,6 +159,18 @@ def run_suite(folder, args, env, log="testlog"):
     return totals, failures, done.stdout
 
 
+class Lane(threading.Thread):
+    """Runs tests beside others; afterwards `result` is what run_suite returned."""
+
+    def __init__(self, *args):
+        super().__init__(daemon=True)
+        self.args, self.result = args, None
+        self.start()
+
+    def run(self):
+        self.result = run_suite(*self.args)
+
+
 def start_packages(what):
     """The packages that only tests need. Where they are installed already, it takes no time."""
     return subprocess.Popen([os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepare"), what])
@@ -166,21 +180,28 @@ def run_build(name, folder, args, others):
     """The tests of one build. others: builds that may go on beside some of them; returns what was started."""
     # Time limits of tests that watch processes: sanitizers cost a factor.
     env = dict(os.environ, GRAFT_TEST_SLOW="1" if name == "gcc" else "8")
-    started, total = {}, [0, 0, 0]
+    started, results, lane = {}, [], None
+    has_beside = name == "gcc" and args != QUICK["gcc"]
+    if "--suite" not in args:  # none is named, so these are among the tests
+        lane = Lane(folder, [*args, "--suite", ASIDE, "--num-processes", "1"], env, "asidelog")
+        args = [*args, "--no-suite", ASIDE]
     parts = [(args, "testlog")]
-    if name == "gcc" and args != QUICK["gcc"]:
+    if has_beside:
         parts = [([*args, "--no-suite", BESIDE], "testlog"), (["--suite", BESIDE], "besidelog")]
     for part, log in parts:
         if log == "besidelog":
             before = None
             for other in others:
                 before = started[other[0]] = Build(*other[1:], nice=True, after=before)
-        counts, failures, out = run_suite(folder, part, env, log)
+        results.append(run_suite(folder, part, env, log))
+    if lane is not None:
+        lane.join()
+        results.append(lane.result)
+    for _, failures, out in results:
         if failures:
             print(out[-12000:])
             say(f"{name}: failed: {', '.join(failures)}")
-        total = [a + b for a, b in zip(total, counts)]
-    return total, started
+    return [sum(column) for column in zip(*(counts for counts, _, _ in results))], started
 
 
 def main():
