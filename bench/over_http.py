@@ -32,13 +32,14 @@ class Fleet:
         self.env = dict(os.environ, GRAFT_KEY_FILE=key)
         self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8")  # pylint: disable=consider-using-with
         self.model = o.model
+        draft = ("--draft", o.draft) if o.draft != "none" else ()
         self.url = f"http://127.0.0.1:{o.port}"
         self.p = subprocess.Popen(  # pylint: disable=consider-using-with
             [self.bin("graft"), "serve", "--control", "127.0.0.1:0", "--ready-file", ready, "--http", f"127.0.0.1:{o.port}",
-             "--model", o.model, "--draft", o.draft, "--spawn", "--prefix-cache", "off"],
+             "--model", o.model, *draft, "--spawn", "--prefix-cache", "off"],
             env=self.env, stdout=subprocess.DEVNULL, stderr=self.log)
         try:
-            self.told(self.bin("graft"), "wait", "--connect", "@" + ready, "--draft", o.draft, "--timeout", str(START_S))
+            self.told(self.bin("graft"), "wait", "--connect", "@" + ready, *draft, "--timeout", str(START_S))
         except SystemExit as e:
             self.log.seek(0)
             why = f"{e}the server said: {self.log.read()}"
@@ -77,7 +78,7 @@ class Fleet:
             out = self.output(self.bin("graft-bench"), "serve", "-o", "json", "--base-url", self.url, "--prompts", f.name,
                               "--num-prompts", "1", "--num-warmups", "1", "--output-len", str(n), "--ignore-eos")
         row, = out["rows"]
-        return row["mean_ttft_ms"], 1000 / row["mean_tpot_ms"]
+        return row["mean_ttft_ms"], row["decode_tokens_per_second"]
 
 
 def measure(fleet, o):
@@ -111,7 +112,8 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder of the programs")
     a.add_argument("--model", default=os.path.join(ROOT, "models/demo/target"))
-    a.add_argument("--draft", default=os.path.join(ROOT, "models/demo/draft"))
+    a.add_argument("--draft", default=os.path.join(ROOT, "models/demo/draft"),
+                   help="none: plain decoding, the same work in both; with trees their sizes adapt from one answer to the next")
     a.add_argument("--port", type=int, default=18000)
     a.add_argument("--pairs", type=int, default=24)
     a.add_argument("--max-tokens", type=int, default=256)

@@ -79,6 +79,20 @@ static struct gr_spread spread(const struct gr_answer *answer, int n, figure_fn 
     return gr_spread_of(scratch, n_sample);
 }
 
+/* As `graft run' counts it: what follows the last piece is no decoding. */
+static double mean_decode_rate(const struct gr_answer *answer, int n)
+{
+    double sum = 0.0;
+    int n_rate = 0;
+    for (const struct gr_answer *a = answer; a < answer + n; a++) {
+        if (a->end == GR_ANSWER_DONE && a->n_out > 1 && a->last_ns > a->first_ns) {
+            sum += (a->n_out - 1) / seconds(a->first_ns, a->last_ns);
+            n_rate++;
+        }
+    }
+    return n_rate > 0 ? sum / n_rate : 0.0;
+}
+
 /* ---- requests at a time ---- */
 
 /* The most whole answers that were on their way at one time; one that ends as another begins is not with it. */
@@ -140,6 +154,7 @@ enum gr_status gr_tally_make(const struct gr_answer *answer, int n, struct gr_ga
     t.tpot = spread(answer, n, tpot_of, scratch);
     t.e2el = spread(answer, n, e2el_of, scratch);
     t.client_queue_time = spread(answer, n, queue_of, scratch);
+    t.decode_tokens_per_second = mean_decode_rate(answer, n);
     t.itl = gr_spread_of(gaps->s, gaps->n);
     free(scratch);
     *out = t;

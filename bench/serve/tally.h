@@ -20,6 +20,7 @@ struct gr_tally {
     int max_concurrent_requests;
     struct gr_spread ttft, tpot, itl, e2el, client_queue_time;
     double longest_gap_ms, max_ttft_ms; /* over all answers that are whole */
+    double decode_tokens_per_second;    /* from the first piece to the last one; the mean of the same answers */
 };
 
 /* gaps->s is sorted. GR_ENOMEM. */

@@ -32,7 +32,7 @@ VLLM_KEYS = {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer
              "spec_decode_acceptance_length", "spec_decode_num_drafts", "spec_decode_draft_tokens",
              "spec_decode_accepted_tokens"} | {f"{what}_{name}_ms" for what in ("mean", "median", "std", "p99")
                                                for name in ("ttft", "tpot", "itl", "e2el", "client_queue_time")}
-OWN_KEYS = {"longest_gap_ms", "max_ttft_ms", "errors_connect", "errors_status", "errors_event", "errors_cut",
+OWN_KEYS = {"longest_gap_ms", "max_ttft_ms", "decode_tokens_per_second", "errors_connect", "errors_status", "errors_event", "errors_cut",
             "errors_timeout", "errors_form", "texts_differ"}
 PROMPTS = ["import os", "def fibonacci(n):", "class Stack:", "for line in f:", "try:", "with open(path) as f:",
            "return [x for x in", "if __name__ =="]

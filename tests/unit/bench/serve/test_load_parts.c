@@ -242,6 +242,7 @@ static void test_tally(void **state)
          .due_ns = 4 * S,
          .sent_ns = 4 * S,
          .first_ns = 5 * S,
+         .last_ns = 6 * S,
          .end_ns = 7 * S,
          .n_in = 7,
          .n_out = 3},
@@ -267,7 +268,8 @@ static void test_tally(void **state)
     assert_true(fabs(t.output_throughput - 0.9) < 1e-9);
     assert_true(fabs(t.total_token_throughput - 2.7) < 1e-9);
     assert_true(fabs(t.ttft.median - 1000.0) < 1e-6);
-    assert_true(fabs(t.tpot.mean - 750.0) < 1e-6); /* 2 s / 4, 2 s / 2; one token has none */
+    assert_true(fabs(t.tpot.mean - 750.0) < 1e-6);              /* 2 s / 4, 2 s / 2; one token has none */
+    assert_true(fabs(t.decode_tokens_per_second - 2.0) < 1e-9); /* 2 tokens in a second; one piece has no rate */
     assert_true(fabs(t.e2el.mean - 10000.0 / 3.0) < 1e-6);
     assert_true(fabs(t.client_queue_time.mean - 1000.0 / 3.0) < 1e-6);
     assert_true(fabs(t.longest_gap_ms - 500.0) < 1e-6); /* of whole answers */
