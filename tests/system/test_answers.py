@@ -161,7 +161,7 @@ def more_than_once_the_same_choice():
 @case
 def a_killed_worker():
     args = ("--temperature", "1", "--seed", "5")
-    tokens = 1500
+    tokens = 600
     want = [generate("--prompt", "import os", "--ignore-eos", "--max-tokens", str(tokens), *args, "--choice", str(k))
             ["token_ids"] for k in range(3)]
     for name in ("graft-target", "graft-draft"):

@@ -108,11 +108,9 @@ def logprobs_are_equal_bits():
             args = (*wishes, "--temperature", temperature, "--logprobs", "5")
             plain = generate(*COMMON, *args)
             assert [t["id"] for t in plain["logprobs"]] == plain["token_ids"]
-            for method, transport in (("draft", "shm"), ("head", "tcp"), ("head", "loop")):
-                for size in ("3", "63"):
-                    out = same(plain, *args, *METHODS[method], "--transport", transport,
-                               "--num-speculative-tokens", size)
-                    assert out["logprobs"] == plain["logprobs"], (args, method)
+            for method, transport, size in (("draft", "shm", "3"), ("draft", "loop", "63"), ("head", "tcp", "63"), ("head", "loop", "3")):
+                out = same(plain, *args, *METHODS[method], "--transport", transport, "--num-speculative-tokens", size)
+                assert out["logprobs"] == plain["logprobs"], (args, method)
 
 
 @case
