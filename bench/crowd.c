@@ -112,7 +112,7 @@ static void on_finished(struct gr_crowd *c, struct gr_crowd_session *s, const st
     c->n_running--;
     s->undrafted = m->finished.undrafted[0] != '\0';
     s->reopened = c->decodes && m->finished.n_reopen > 0;
-    if (m->finished.finish == GR_FINISH_ERROR) {
+    if (gr_finish_is_bad((enum gr_finish)m->finished.finish)) {
         fail(c, m->finished.text);
     } else if (c->decodes && s->n_token != c->max_tokens) {
         fail(c, "a session ended before it had all the tokens that it had asked for");

@@ -16,18 +16,27 @@
 #include "common/rules/sampler.h"
 #include "common/rules/token_tree.h"
 
+#include <stdbool.h>
+
 #define GR_STOP_ID_MAX 64 /* end-of-sequence ids and stop ids of a turn together */
 
-/* CLOSED: the session was closed during the turn. TIMEOUT: the time that its client gave it is over. A target says
- * neither. */
+/* CLOSED: the session was closed during the turn. TIMEOUT: the time that its client gave it is over. UNSERVED: no
+ * target has taken it within the time for which the orchestrator lets turns wait. A target says none of these. */
 enum gr_finish {
     GR_FINISH_NONE = 0,
     GR_FINISH_STOP = 1,
     GR_FINISH_LENGTH = 2,
     GR_FINISH_ERROR = 3,
     GR_FINISH_CLOSED = 4,
-    GR_FINISH_TIMEOUT = 5
+    GR_FINISH_TIMEOUT = 5,
+    GR_FINISH_UNSERVED = 6
 };
+
+/* Something kept the turn from its end: there is a text that says what. */
+static inline bool gr_finish_is_bad(enum gr_finish finish)
+{
+    return finish == GR_FINISH_ERROR || finish == GR_FINISH_TIMEOUT || finish == GR_FINISH_UNSERVED;
+}
 
 /* End-of-sequence ids, unless they are ignored, and stop ids. Copied by the size in use: gr_stop_ids_copy(). */
 struct gr_stop_ids {

@@ -187,7 +187,7 @@ static void tell_of_end(struct gr_generation *g)
 void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
                        uint32_t n_reopen)
 {
-    finish = finish == GR_FINISH_TIMEOUT ? GR_FINISH_ERROR : finish; /* the text says which limit it was */
+    finish = gr_finish_is_bad(finish) ? GR_FINISH_ERROR : finish; /* the text says which limit it was */
     if (finish == GR_FINISH_ERROR && g->stop_sent && g->interrupted == 0) {
         finish = GR_FINISH_STOP; /* what went wrong came after the stop string, while word of it was on its way */
     } else if (finish == GR_FINISH_ERROR && g->interrupted == 0) {

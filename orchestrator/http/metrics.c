@@ -23,12 +23,10 @@ static void count(const struct source *from, const char *a, const char *b, uint6
 
 static void write_ends(const struct source *from)
 {
-    static const char *const reason[] = {[GR_FINISH_STOP] = "stop",
-                                         [GR_FINISH_LENGTH] = "length",
-                                         [GR_FINISH_ERROR] = "error",
-                                         [GR_FINISH_CLOSED] = "abort",
-                                         [GR_FINISH_TIMEOUT] = "timeout"};
-    for (int i = GR_FINISH_STOP; i <= GR_FINISH_TIMEOUT; i++) {
+    static const char *const reason[] = {
+        [GR_FINISH_STOP] = "stop",    [GR_FINISH_LENGTH] = "length",   [GR_FINISH_ERROR] = "error",
+        [GR_FINISH_CLOSED] = "abort", [GR_FINISH_TIMEOUT] = "timeout", [GR_FINISH_UNSERVED] = "unserved"};
+    for (int i = GR_FINISH_STOP; i <= GR_FINISH_UNSERVED; i++) {
         count(from, reason[i], NULL, from->s->totals.turns_ended[i]);
     }
 }

@@ -40,13 +40,28 @@ void gr_tell_failed(struct gr_job *j, int http_status, const char *text)
     gr_tell_failure(j, &e);
 }
 
+/* 0: it is no bad end. Who was not served can be so by another server, or later. */
+static int bad_end_status(enum gr_finish finish)
+{
+    switch (finish) {
+    case GR_FINISH_ERROR:
+        return 500;
+    case GR_FINISH_TIMEOUT:
+        return 408;
+    case GR_FINISH_UNSERVED:
+        return 503;
+    default:
+        return 0;
+    }
+}
+
 bool gr_tell_bad_end(struct gr_job *j, enum gr_finish finish, const char *text)
 {
-    const bool timeout = finish == GR_FINISH_TIMEOUT, is_bad = timeout || finish == GR_FINISH_ERROR;
-    if (is_bad) {
-        gr_tell_failed(j, timeout ? 408 : 500, text[0] != '\0' ? text : "the answer could not be generated");
+    const int http_status = bad_end_status(finish);
+    if (http_status != 0) {
+        gr_tell_failed(j, http_status, text[0] != '\0' ? text : "the answer could not be generated");
     }
-    return is_bad;
+    return http_status != 0;
 }
 
 /* ---- one follower ---- */

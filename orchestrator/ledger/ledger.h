@@ -34,7 +34,7 @@ struct gr_ledger_session {
     uint32_t turn_len;           /* its length with them, where generated tokens begin */
     struct gr_transcript text;   /* while a turn goes on, its generated tokens as far as they were noted */
     enum gr_finish finish;       /* of the last turn; GR_FINISH_NONE: it goes on */
-    char error[GR_MSG_TEXT_MAX]; /* what went wrong in it, for GR_FINISH_ERROR */
+    char error[GR_MSG_TEXT_MAX]; /* what went wrong in it */
     uint64_t tokenizer_fingerprint, model_fingerprint;
     char model[GR_MODEL_NAME_MAX], numerics_id[GR_NUMERICS_ID_MAX], trace_id[GR_TRACE_ID_MAX];
     char *answer;            /* owned: OPEN's; NULL: it has none */

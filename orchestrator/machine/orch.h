@@ -118,7 +118,7 @@ struct gr_orch_io {
     /* Final tokens, once each. May be NULL. */
     void (*on_tokens)(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n);
     /* The turn is over. A session that is not kept open is, too, and its workers have let go of it.
-     * text: what went wrong, for GR_FINISH_ERROR. */
+     * text: what went wrong. */
     void (*on_done)(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text);
     /* A kept session is gone; why: "closed by the client", ... May be NULL. */
     void (*on_closed)(void *ctx, uint64_t session, void *user, const char *why);

@@ -253,7 +253,7 @@ static void on_session_failed(struct gr_orch *o, struct session *s, const struct
         log_warn("session %" GR_SESSION_ID_PRI " has failed at target worker %d, and its turn with it", s->id,
                  target + 1);
         orch_home_forgot(s);
-        orch_fail_turn(o, s, m->error.text);
+        orch_fail_turn(o, s, GR_FINISH_ERROR, m->error.text);
     }
 }
 
@@ -326,7 +326,7 @@ static void on_target_error(struct gr_orch *o, struct session *s, const struct g
         open_elsewhere(o, s);
     } else if (s->state != GR_SESSION_OPENING || m->error.code != (uint32_t)-GR_ELIMIT || !find_other_room(o, s)) {
         orch_home_forgot(s);
-        orch_fail_turn(o, s, m->error.text);
+        orch_fail_turn(o, s, GR_FINISH_ERROR, m->error.text);
     }
 }
 

@@ -514,8 +514,8 @@ void orch_detach(struct gr_orch *o, struct session *s);
 void orch_balance(struct gr_orch *o, uint32_t drafter);
 /* The turn is over: IDLE, or CLOSING. May call the client: do not touch s afterwards. */
 void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text);
-/* The turn cannot be served: a kept session goes back to what it was before. */
-void orch_fail_turn(struct gr_orch *o, struct session *s, const char *text);
+/* The turn cannot be served (finish: ERROR or UNSERVED): a kept session goes back to what it was before. */
+void orch_fail_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text);
 void orch_close(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text);
 /* An idle session goes at once; nobody waits for its workers' replies. */
 void orch_drop_idle(struct gr_orch *o, struct session *s, const char *why);

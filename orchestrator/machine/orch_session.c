@@ -60,7 +60,7 @@ static bool accept_numerics(struct gr_orch *o, struct session *s, int target)
     if (o->config.require_same_numerics) {
         const size_t n = strlen(text);
         snprintf(text + n, sizeof(text) - n, "; --require-same-numerics forbids to go on there");
-        orch_fail_turn(o, s, text);
+        orch_fail_turn(o, s, GR_FINISH_ERROR, text);
         return false;
     }
     orch_fall_back(o, s, GR_FALLBACK_NUMERICS, text);
@@ -118,7 +118,7 @@ void orch_open(struct gr_orch *o, struct session *s)
     char text[GR_MSG_TEXT_MAX];
     orch_wait(s, o->now_ns);
     if (orch_model_bind(o, s, text) == GR_EINVAL) { /* several, and it has waited for any */
-        orch_fail_turn(o, s, text);
+        orch_fail_turn(o, s, GR_FINISH_ERROR, text);
         return;
     }
     const int target = orch_place_target(o, s);
@@ -137,7 +137,7 @@ void orch_open(struct gr_orch *o, struct session *s)
                  "the client's tokenizer has fingerprint %016" PRIx64 ", the target's %016" PRIx64
                  ": give the client the target's model folder",
                  s->request.tokenizer_fingerprint, o->worker[target].info.tokenizer_fingerprint);
-        orch_fail_turn(o, s, text);
+        orch_fail_turn(o, s, GR_FINISH_ERROR, text);
         return;
     }
     if (!accept_numerics(o, s, target)) {
@@ -449,10 +449,10 @@ void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, 
     o->io.on_done(o->io.ctx, s->id, s->request.user, finish, copy);
 }
 
-void orch_fail_turn(struct gr_orch *o, struct session *s, const char *text)
+void orch_fail_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text)
 {
     if (!s->request.wishes.keep_open || s->turn.base == 0) {
-        orch_close(o, s, GR_FINISH_ERROR, text);
+        orch_close(o, s, finish, text);
         return;
     }
     orch_drop_provisional(s);
@@ -461,7 +461,7 @@ void orch_fail_turn(struct gr_orch *o, struct session *s, const char *text)
     }
     orch_detach(o, s);
     orch_home_forgot(s);
-    orch_end_turn(o, s, GR_FINISH_ERROR, text);
+    orch_end_turn(o, s, finish, text);
 }
 
 /* Does what one of the two takes go to the other as well? */

@@ -37,7 +37,7 @@ static void give_turn_up(struct gr_orch *o, struct session *s)
     orch_log_about(0, s, 0);
     log_warn("session %" GR_SESSION_ID_PRI ": %s; its turn is given up", s->id, text);
     gr_log_about(NULL);
-    orch_fail_turn(o, s, text);
+    orch_fail_turn(o, s, GR_FINISH_UNSERVED, text);
 }
 
 /* What time brings to a session in one state; when it is to be looked at again. */

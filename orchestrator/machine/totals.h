@@ -40,7 +40,7 @@ enum gr_quarantine_event {
 
 struct gr_totals {
     uint64_t turns_begun;
-    uint64_t turns_ended[GR_FINISH_TIMEOUT + 1]; /* by enum gr_finish; each turn that was taken ends once */
+    uint64_t turns_ended[GR_FINISH_UNSERVED + 1]; /* by enum gr_finish; each turn that was taken ends once */
     uint64_t turns_refused[GR_N_REFUSED];
     uint64_t prompt_tokens; /* of turns that were taken; several answers to one prompt count it once */
     uint64_t cached_tokens; /* of them, and of the turns before, that were not computed for the turn */

@@ -210,8 +210,8 @@ def the_dashboard_asks_for_what_there_is():
 @case
 def an_error_is_one_too():
     with Endpoint("--model", TARGET, "--queue-timeout", "100ms", spawn=False) as s:
-        s.post("/v1/completions", LONG, status=500)
-        settled(s, {"error": 1}, {"500": 1})
+        s.post("/v1/completions", LONG, status=503)
+        settled(s, {"unserved": 1}, {"503": 1})
 
 
 @case

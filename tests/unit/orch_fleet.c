@@ -105,7 +105,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     snprintf(f->text, sizeof(f->text), "%s", text);
     f->finish = finish;
     f->n_done++;
-    f->n_failed += finish == GR_FINISH_ERROR;
+    f->n_failed += finish == GR_FINISH_ERROR || finish == GR_FINISH_UNSERVED;
 }
 
 void answer(struct fleet *f)

@@ -76,11 +76,18 @@ static void test_an_answer_that_is_over(void **state)
     (void)gr_turn_text_piece(&j->answer[0].turn_text, 0, &end, &len);
     assert_true(end == 6 && len == 6);
     gr_job_destroy(j);
-    a = past(note, false, GR_FINISH_ERROR);
-    j = gr_past_job(&a, &served, 1, &stopped);
-    assert_true(j != NULL && j->failed && j->error.http_status == 500);
-    assert_string_equal(j->error.message, "why");
-    gr_job_destroy(j);
+    static const struct {
+        enum gr_finish finish;
+        int http_status;
+    } bad[] = {{GR_FINISH_ERROR, 500}, {GR_FINISH_TIMEOUT, 408}, {GR_FINISH_UNSERVED, 503}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
+        a = past(note, false, bad[i].finish);
+        j = gr_past_job(&a, &served, 1, &stopped);
+        assert_true(j != NULL && j->failed);
+        assert_int_equal(j->error.http_status, bad[i].http_status);
+        assert_string_equal(j->error.message, "why");
+        gr_job_destroy(j);
+    }
 }
 
 static void test_whose_it_is(void **state)

@@ -144,7 +144,7 @@ static void test_other_numerics(void **state)
     assert_true(w->n_done == 0 && w->n_sent == 0); /* its own may come back */
     w->now_ns += 2 * GR_S;
     (void)gr_orch_step(w->orch, w->now_ns);
-    assert_true(w->n_done == 1 && w->finish == GR_FINISH_ERROR && w->n_sent == 0);
+    assert_true(w->n_done == 1 && w->finish == GR_FINISH_UNSERVED && w->n_sent == 0);
     assert_non_null(strstr(w->text, "its own numerics"));
     end(w, &p);
 }

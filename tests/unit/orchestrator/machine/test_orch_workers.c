@@ -509,7 +509,7 @@ static void test_queue_timeout(void **state)
     assert_int_equal(w->n_done, 0);
     (void)gr_orch_step(w->orch, end_ns);
     assert_int_equal(w->n_done, 1);
-    assert_int_equal(w->finish, GR_FINISH_ERROR);
+    assert_int_equal(w->finish, GR_FINISH_UNSERVED);
     assert_non_null(strstr(w->text, "no target"));
     destroy(w);
 }
