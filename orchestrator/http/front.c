@@ -271,9 +271,10 @@ static void on_commit(struct gr_front *f, struct gr_job_answer *a, const struct 
 static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struct gr_msg *m, uint64_t now_ns)
 {
     struct gr_job *j = a->job;
-    const enum gr_finish told = (enum gr_finish)m->finished.finish;
-    /* An error: the journal did not take the stop, so that it is no certain end. */
-    a->finish = a->stop_sent && told != GR_FINISH_ERROR ? GR_FINISH_STOP : told;
+    if (a->stop_sent && !m->finished.cut) {
+        return; /* it crossed the stop, whose own answer follows: only that is durable with the stop */
+    }
+    a->finish = (enum gr_finish)m->finished.finish;
     const enum gr_status st = gr_turn_text_end(&a->turn_text);
     gr_tell_text(a, now_ns);
     let_go(f, a);

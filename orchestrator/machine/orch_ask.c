@@ -441,7 +441,7 @@ enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, 
     }
     if (s->state == GR_SESSION_IDLE || s->state == GR_SESSION_CLOSING) { /* the end of the turn and this crossed */
         cut_text(o, s, n_keep);
-        if (s->turn.finish == GR_FINISH_LENGTH || s->turn.finish == GR_FINISH_CLOSED) {
+        if (s->turn.finish != GR_FINISH_ERROR) {
             orch_turn_finish_as(s, finish);
         }
     } else {

@@ -7,6 +7,7 @@
 #include "orchestrator/machine/transcript.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,10 +88,14 @@ static void send_to(const struct gr_desk *d, uint32_t client, const struct gr_ms
     }
 }
 
-static void send_error(const struct gr_desk *d, uint32_t client, uint64_t session, enum gr_status st, const char *text)
+__attribute__((format(printf, 5, 6))) static void send_error(const struct gr_desk *d, uint32_t client, uint64_t session,
+                                                             enum gr_status st, const char *fmt, ...)
 {
     struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .error = {.code = (uint32_t)-st}};
-    snprintf(m.error.text, sizeof(m.error.text), "%s", text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(m.error.text, sizeof(m.error.text), fmt, args);
+    va_end(args);
     send_to(d, client, &m);
 }
 
@@ -219,13 +224,11 @@ static void fill_request(struct gr_session_request *q, const struct gr_msg_open 
 /* False: it may only look, and has been told so. */
 static bool may_have_turns(const struct gr_desk *d, uint32_t client, uint64_t session)
 {
-    char text[GR_MSG_TEXT_MAX];
     if (client < d->clients.look_begin || client >= d->clients.look_end) {
         return true;
     }
-    snprintf(text, sizeof(text), "%u clients are connected, which is as many as may have turns: try again later",
-             d->clients.look_begin);
-    send_error(d, client, session, GR_AGAIN, text);
+    send_error(d, client, session, GR_AGAIN,
+               "%u clients are connected, which is as many as may have turns: try again later", d->clients.look_begin);
     return false;
 }
 
@@ -234,9 +237,9 @@ static bool takes_turns(const struct gr_desk *d, uint32_t client, uint64_t sessi
 {
     const char *refused = d->io.keeper.refuses != NULL ? d->io.keeper.refuses(d->io.keeper.ctx) : NULL;
     if (d->draining) {
-        send_error(d, client, session, GR_EDRAINING, draining_text);
+        send_error(d, client, session, GR_EDRAINING, "%s", draining_text);
     } else if (refused != NULL) {
-        send_error(d, client, session, GR_EIO, refused);
+        send_error(d, client, session, GR_EIO, "%s", refused);
     }
     return !d->draining && refused == NULL;
 }
@@ -262,7 +265,7 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     }
     const char *wrong = check_open(m);
     if (wrong != NULL) {
-        send_error(d, client, 0, GR_EINVAL, wrong);
+        send_error(d, client, 0, GR_EINVAL, "%s", wrong);
         return;
     }
     struct session *s = take_session(d);
@@ -276,7 +279,7 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     const enum gr_status st = gr_orch_submit(d->orch, &q, now_ns, &session);
     if (st != GR_OK) {
         release(d, s);
-        send_error(d, client, 0, st, gr_orch_why(d->orch));
+        send_error(d, client, 0, st, "%s", gr_orch_why(d->orch));
     } else if (s->used && !s->opened) { /* else it is over already, and the client knows */
         give_number(d, s, session);
         begin(d, s, session, now_ns);
@@ -288,20 +291,17 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
 {
     struct session *s = find(d, m->session);
     struct gr_session_info info;
-    char text[GR_MSG_TEXT_MAX];
     if (!may_have_turns(d, client, m->session) || !takes_turns(d, client, m->session)) {
         return;
     }
     if (s == NULL || !gr_orch_session_info(d->orch, m->session, now_ns, &info)) {
-        snprintf(text, sizeof(text),
-                 "no session %" GR_SESSION_ID_PRI " is open here; `graft session list' tells which are", m->session);
-        send_error(d, client, m->session, GR_ENOTFOUND, text);
+        send_error(d, client, m->session, GR_ENOTFOUND,
+                   "no session %" GR_SESSION_ID_PRI " is open here; `graft session list' tells which are", m->session);
         return;
     }
     if (m->append.epoch != 0 && m->append.epoch != info.epoch) {
-        snprintf(text, sizeof(text), "session %" GR_SESSION_ID_PRI " is in epoch %u, not %u", m->session, info.epoch,
-                 m->append.epoch);
-        send_error(d, client, m->session, GR_EINVAL, text);
+        send_error(d, client, m->session, GR_EINVAL, "session %" GR_SESSION_ID_PRI " is in epoch %u, not %u",
+                   m->session, info.epoch, m->append.epoch);
         return;
     }
     struct gr_turn_request t = {.keep_len = m->append.keep_len > 0 ? m->append.keep_len : UINT32_MAX,
@@ -318,7 +318,7 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
     const enum gr_status st = gr_orch_append(d->orch, m->session, &t, now_ns);
     if (st != GR_OK) {
         *s = before;
-        send_error(d, client, m->session, st, gr_orch_why(d->orch));
+        send_error(d, client, m->session, st, "%s", gr_orch_why(d->orch));
     } else if (s->used && !s->opened) {
         begin(d, s, m->session, now_ns);
     }
@@ -386,25 +386,54 @@ static void tell_finished(const struct gr_desk *d, const struct session *s, uint
     send_to(d, client, m);
 }
 
+/* Is the end of the turn that TRUNCATE names in the journal, as an answer that can be read? */
+static bool read_end(const struct gr_desk *d, const struct gr_msg *m, struct gr_msg_read_text *out)
+{
+    struct gr_msg text = {.type = GR_MSG_TEXT, .session = m->session};
+    if (d->io.keeper.read == NULL || d->io.keeper.read(d->io.keeper.ctx, m->session, &text) != NULL) {
+        return false;
+    }
+    *out = text.read_text;
+    return !out->in_turn && out->turn == m->truncate.turn &&
+           (m->truncate.epoch == 0 || m->truncate.epoch == out->epoch);
+}
+
+/* The session is over, and its client has had enough before it heard of that: what it is told now is what the journal
+ * has from now on. */
+static void cut_past(const struct gr_desk *d, uint32_t client, const struct gr_msg *m)
+{
+    struct gr_msg end = finished(d, m->session, GR_FINISH_STOP, true, "");
+    struct gr_msg_read_text past;
+    if (!read_end(d, m, &past)) {
+        send_to(d, client, &end);
+        return;
+    }
+    const uint32_t n_keep = GR_MAX(m->truncate.keep_len, past.turn_len);
+    end.finished.epoch = past.epoch;
+    end.finished.n_token = GR_MIN(n_keep, past.ids.n);
+    tell_finished(d, NULL, client, &end);
+}
+
 /* Every TRUNCATE is answered: by the FINISHED of its turn, by another one where the turn's end and it have crossed, or
  * by ERROR where it would cut what is not that turn's. */
 static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
     struct session *s = find(d, m->session);
     struct gr_session_info info = {0};
-    const bool is_here = s != NULL && gr_orch_session_info(d->orch, m->session, now_ns, &info);
-    const bool is_own = m->truncate.turn != 0 && m->truncate.turn == info.turn &&
-                        (m->truncate.epoch == 0 || m->truncate.epoch == info.epoch);
-    if (is_here && (!is_own || (s->in_turn && s->client != client))) {
-        char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text),
-                 "session %" GR_SESSION_ID_PRI " is not cut where turn %u stopped: it is in turn %u by now, which "
-                 "another client has begun",
-                 m->session, m->truncate.turn, info.turn);
-        send_error(d, client, m->session, GR_EINVAL, text);
+    if (s == NULL || !gr_orch_session_info(d->orch, m->session, now_ns, &info)) {
+        cut_past(d, client, m);
         return;
     }
-    const bool ends_turn = is_here && s->in_turn;
+    const bool is_own = m->truncate.turn != 0 && m->truncate.turn == info.turn &&
+                        (m->truncate.epoch == 0 || m->truncate.epoch == info.epoch);
+    if (!is_own || (s->in_turn && s->client != client)) {
+        send_error(d, client, m->session, GR_EINVAL,
+                   "session %" GR_SESSION_ID_PRI " is not cut where turn %u stopped: it is in turn %u by now, which "
+                   "another client has begun",
+                   m->session, m->truncate.turn, info.turn);
+        return;
+    }
+    const bool ends_turn = s->in_turn;
     const uint32_t n_keep = m->truncate.keep_len > info.turn_len ? m->truncate.keep_len - info.turn_len : 0;
     if (ends_turn) {
         s->cut = true;
@@ -413,11 +442,7 @@ static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg 
     (void)st; /* what could be refused was looked at above */
     if (!ends_turn) {
         struct gr_msg end = finished(d, m->session, GR_FINISH_STOP, true, "");
-        if (is_here) {
-            tell_finished(d, s, client, &end);
-        } else {
-            send_to(d, client, &end);
-        }
+        tell_finished(d, s, client, &end);
     }
 }
 
@@ -430,12 +455,10 @@ static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
         return;
     }
     if (s == NULL || s->closer != NOBODY) {
-        char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text),
-                 s == NULL ? "no session %" GR_SESSION_ID_PRI " is open here"
-                           : "session %" GR_SESSION_ID_PRI " is being closed already",
-                 m->session);
-        send_error(d, client, m->session, s == NULL ? GR_ENOTFOUND : GR_EINVAL, text);
+        send_error(d, client, m->session, s == NULL ? GR_ENOTFOUND : GR_EINVAL,
+                   s == NULL ? "no session %" GR_SESSION_ID_PRI " is open here"
+                             : "session %" GR_SESSION_ID_PRI " is being closed already",
+                   m->session);
         return;
     }
     s->closer = client;
@@ -551,7 +574,7 @@ static void on_read(const struct gr_desk *d, uint32_t client, const struct gr_ms
         hold(d, client);
     }
     if (wrong != NULL) {
-        send_error(d, client, m->session, GR_ENOTFOUND, wrong);
+        send_error(d, client, m->session, GR_ENOTFOUND, "%s", wrong);
     } else {
         send_to(d, client, &reply);
     }
@@ -563,7 +586,7 @@ static void on_refresh(const struct gr_desk *d, uint32_t client, const struct gr
     struct gr_msg reply = {.type = GR_MSG_REFRESHED};
     const enum gr_status st = gr_orch_refresh(d->orch, m->session, &reply.refreshed.n_session);
     if (st != GR_OK) {
-        send_error(d, client, m->session, st, gr_orch_why(d->orch));
+        send_error(d, client, m->session, st, "%s", gr_orch_why(d->orch));
     } else {
         send_to(d, client, &reply);
     }
@@ -583,10 +606,8 @@ static void on_drain_worker(const struct gr_desk *d, uint32_t client, const stru
     const uint32_t worker = m->drain_worker.worker - 1; /* of 0: none that there may be */
     const enum gr_status st = gr_orch_drain(d->orch, worker, m->drain_worker.undo == 0, now_ns);
     if (st != GR_OK) {
-        char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text), "no worker %u has joined; `graft worker list' tells which have",
-                 m->drain_worker.worker);
-        send_error(d, client, 0, st, text);
+        send_error(d, client, 0, st, "no worker %u has joined; `graft worker list' tells which have",
+                   m->drain_worker.worker);
         return;
     }
     (void)gr_orch_worker(d->orch, worker, &status);
@@ -605,11 +626,9 @@ static void on_ping(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     const uint64_t cookie = (uint64_t)d->generation[client] << 32 | (client + 1);
     const enum gr_status st = gr_orch_ping(d->orch, m->ping.worker - 1, cookie, now_ns);
     if (st != GR_OK) {
-        char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text),
-                 st == GR_AGAIN ? "too many pings to worker %u are on their way" : "no worker %u has joined",
-                 m->ping.worker);
-        send_error(d, client, 0, st == GR_AGAIN ? GR_ELIMIT : st, text);
+        send_error(d, client, 0, st == GR_AGAIN ? GR_ELIMIT : st,
+                   st == GR_AGAIN ? "too many pings to worker %u are on their way" : "no worker %u has joined",
+                   m->ping.worker);
     }
 }
 
@@ -708,7 +727,7 @@ void gr_desk_fail_client(struct gr_desk *d, uint32_t client, const char *why)
     for (int i = 0; i < N_SESSION; i++) {
         struct session *s = &d->session[i];
         if (s->used && s->client == client) {
-            send_error(d, client, s->session, GR_EIO, why);
+            send_error(d, client, s->session, GR_EIO, "%s", why);
             s->client = NOBODY;
             enum gr_status st = gr_orch_close(d->orch, s->session);
             (void)st; /* it is in its turn */

@@ -15,7 +15,8 @@
 static struct {
     int n_msg[N_CLIENT][GR_N_MSG];
     int n_lost[N_CLIENT];
-    uint32_t finish;
+    uint32_t finish, n_token; /* of the last FINISHED, as is cut */
+    bool cut;
     char text[GR_MSG_TEXT_MAX]; /* of the last ERROR */
 } told;
 
@@ -78,6 +79,8 @@ static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
     told.n_msg[client][m->type]++;
     if (m->type == GR_MSG_FINISHED) {
         told.finish = m->finished.finish;
+        told.n_token = m->finished.n_token;
+        told.cut = m->finished.cut;
     } else if (m->type == GR_MSG_ERROR) {
         memcpy(told.text, m->error.text, sizeof(told.text));
     }
@@ -264,6 +267,57 @@ static void test_appended_and_cut(void **state)
     const struct gr_msg text = read_text(p, id);
     assert_true(text.read_text.turn == 2 && text.read_text.turn_len == 8 && text.read_text.ids.n == 9);
     assert_int_equal(text.read_text.ids.p[8], 20);
+    end(p);
+}
+
+/* A client stops an answer that is over by then, and gone from the machine: it has heard of no end yet, so that the
+ * stop is the end that it is told, and the next process tells the same. */
+static void test_a_stop_after_the_end(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    set_disk(true, false);
+    const uint64_t id = begin(p, false);
+    commit(p->w, 10, 3, GR_FINISH_LENGTH);
+    say(p->w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    assert_int_equal(gr_orch_n_session(p->w->orch), 0);
+    struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = id, .truncate = {.turn = 1, .keep_len = 3 + 1}};
+    ask(p, 0, &m);
+    set_disk(false, false);
+    flush(p);
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 2 && told.finish == GR_FINISH_STOP && told.cut && told.n_token == 4);
+    m.truncate.turn = 2; /* it has no such turn: nothing is cut */
+    ask(p, 1, &m);
+    m.truncate.keep_len = 3;
+    ask(p, 1, &m);
+    flush(p);
+    end(p);
+    start(p);
+    const struct gr_msg text = read_text(p, id);
+    assert_true(text.read_text.ids.n == 4 && text.read_text.finish == GR_FINISH_STOP && !text.read_text.in_turn);
+    end(p);
+}
+
+/* The same where the disk takes nothing more: that is no end. */
+static void test_a_stop_that_is_not_written(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    const uint64_t id = begin(p, false);
+    commit(p->w, 10, 3, GR_FINISH_LENGTH);
+    say(p->w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    flush(p);
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_LENGTH);
+    set_disk(false, true);
+    ask_open(p, 1, false);
+    flush(p);
+    ask(p, 0, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = id, .truncate = {.turn = 1, .keep_len = 3 + 1}});
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 2 && told.finish == GR_FINISH_ERROR);
+    end(p);
+    set_disk(false, false);
+    start(p);
+    const struct gr_msg text = read_text(p, id);
+    assert_true(text.read_text.ids.n == 6 && text.read_text.finish == GR_FINISH_LENGTH);
     end(p);
 }
 
@@ -507,6 +561,8 @@ int main(void)
         TEST(nothing_overtakes_the_disk),
         TEST(a_turn_goes_on),
         TEST(appended_and_cut),
+        TEST(a_stop_after_the_end),
+        TEST(a_stop_that_is_not_written),
         TEST(an_answer_is_read_until_its_time_is_over),
         TEST(a_closed_session_is_gone),
         TEST(a_disk_that_fails),

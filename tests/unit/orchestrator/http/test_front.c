@@ -1,0 +1,190 @@
+/* An answer of an earlier process that goes on here, a client that follows it, and one that stops it: what is told is
+ * what the journal has. */
+#include "orchestrator/http/front.h"
+#include "tests/quiet_log.h"
+#include "tests/unit/mini_tokenizer_open.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define SESSION 0xa1
+#define CLIENT 7
+
+static struct gr_served served = {.name = "model", .fingerprint = 1}; /* its tokenizer: id = byte */
+static int32_t ids[] = {'a', 'b', 'x', 'y', 'z'};
+
+static const char note[] = "{\"version\":1,\"chat\":false,\"id\":\"cmpl-1\",\"created\":5,\"model\":\"model\","
+                           "\"tokenizer\":1,\"stream\":true,\"usage\":false,\"rounds\":false,\"resumes\":true,"
+                           "\"max_tokens\":40,\"min_tokens\":0,\"logprobs\":-1,\"stop\":[],\"stop_ids\":[],"
+                           "\"value_rows\":0,\"owner\":"
+                           "\"0100000000000000000000000000000000000000000000000000000000000000\"}";
+
+static const struct gr_kept_answer past = {.session = SESSION,
+                                           .note = note,
+                                           .in_turn = true,
+                                           .epoch = 3,
+                                           .turn = 1,
+                                           .turn_len = 2,
+                                           .ids = ids,
+                                           .n_ids = GR_ARRAY_LEN(ids)};
+
+/* What the front has said to the desk. */
+static struct {
+    int n;
+    struct gr_msg last;
+} said;
+
+static enum gr_status say(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    (void)ctx, (void)now_ns;
+    assert_int_equal(client, CLIENT);
+    said.n++;
+    said.last = *m;
+    return GR_OK;
+}
+
+static void leave(void *ctx, uint32_t client)
+{
+    (void)ctx, (void)client;
+    fail();
+}
+
+static bool adopt(void *ctx, uint32_t client, uint64_t session)
+{
+    (void)ctx;
+    return client == CLIENT && session == SESSION;
+}
+
+static struct gr_front *make(void)
+{
+    const struct gr_front_config c = {.say = say,
+                                      .leave = leave,
+                                      .adopt = adopt,
+                                      .first_client = CLIENT,
+                                      .grace_ns = 1000,
+                                      .served = &served,
+                                      .n_served = 1};
+    struct gr_front *f = NULL;
+    said.n = 0;
+    assert_int_equal(gr_front_create(&c, &f), GR_OK);
+    gr_front_restore(f, &past, 1);
+    assert_int_equal(gr_front_n_job(f), 1);
+    return f;
+}
+
+static void nobody(void *ctx)
+{
+    (void)ctx;
+}
+
+/* Somebody comes back to it; stops: to end it. */
+static struct gr_stream *come_back(struct gr_front *f, bool stops)
+{
+    struct gr_return r = {.owner = {{1}}, .session = SESSION, .stops = stops};
+    assert_int_equal(gr_stream_create(nobody, NULL, &r.stream), GR_OK);
+    gr_front_post_return(f, &r);
+    (void)gr_front_run(f, 2);
+    return r.stream;
+}
+
+/* What has come since. Returns whether the response has ended. */
+static bool read_more(struct gr_stream *s, char out[4096])
+{
+    bool ended = false, cut = false;
+    const size_t n = gr_stream_read(s, out, 4095, &ended, &cut);
+    out[n] = '\0';
+    assert_false(cut);
+    if (n > 0) {
+        char none[1];
+        assert_int_equal(gr_stream_read(s, none, sizeof(none), &ended, &cut), 0);
+    }
+    return ended;
+}
+
+static void finish(struct gr_front *f, enum gr_finish how, bool cut)
+{
+    const struct gr_msg m = {.type = GR_MSG_FINISHED,
+                             .session = SESSION,
+                             .finished = {.epoch = 3, .finish = how, .n_token = 5, .cut = cut, .text = "why"}};
+    gr_front_on_msg(f, CLIENT, &m, 3);
+    (void)gr_front_run(f, 3);
+}
+
+static void test_a_stop_is_told_when_it_is_durable(void **state)
+{
+    (void)state;
+    char text[4096];
+    struct gr_front *f = make();
+    struct gr_stream *reader = come_back(f, false);
+    assert_false(read_more(reader, text));
+    assert_non_null(strstr(text, "\"xyz\""));
+    struct gr_stream *who = come_back(f, true);
+    assert_true(read_more(who, text));
+    assert_non_null(strstr(text, "\"stopped\":true"));
+    assert_true(said.n == 1 && said.last.type == GR_MSG_TRUNCATE && said.last.truncate.keep_len == 5);
+    finish(f, GR_FINISH_LENGTH, false); /* which the turn had come to meanwhile: the stop is not written yet */
+    assert_false(read_more(reader, text));
+    assert_string_equal(text, "");
+    finish(f, GR_FINISH_STOP, true);
+    assert_true(read_more(reader, text));
+    assert_non_null(strstr(text, "\"finish_reason\":\"stop\""));
+    assert_non_null(strstr(text, "data: [DONE]"));
+    gr_stream_drop(reader);
+    gr_stream_drop(who);
+    gr_front_destroy(f);
+}
+
+static void test_a_stop_that_was_not_written(void **state)
+{
+    (void)state;
+    char text[4096];
+    struct gr_front *f = make();
+    struct gr_stream *reader = come_back(f, false);
+    struct gr_stream *who = come_back(f, true);
+    (void)read_more(reader, text);
+    finish(f, GR_FINISH_ERROR, true);
+    assert_true(read_more(reader, text));
+    assert_null(strstr(text, "stop"));
+    assert_non_null(strstr(text, "\"error\":{\"message\":\"why\""));
+    gr_stream_drop(reader);
+    gr_stream_drop(who);
+    gr_front_destroy(f);
+}
+
+/* Without a stop the first end is the end. */
+static void test_an_end(void **state)
+{
+    (void)state;
+    char text[4096];
+    struct gr_front *f = make();
+    struct gr_stream *reader = come_back(f, false);
+    finish(f, GR_FINISH_LENGTH, false);
+    assert_true(read_more(reader, text));
+    assert_non_null(strstr(text, "\"finish_reason\":\"length\""));
+    gr_stream_drop(reader);
+    gr_front_destroy(f);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return mini_tokenizer_open(&served.tok) == GR_OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    gr_tokenizer_destroy(served.tok);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_stop_is_told_when_it_is_durable),
+                                       cmocka_unit_test(test_a_stop_that_was_not_written),
+                                       cmocka_unit_test(test_an_end)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
