@@ -5,6 +5,8 @@
 
 #include "common/base/status.h"
 
+#include <stdbool.h>
+
 #define GR_API_PARAM_MAX 64
 #define GR_API_MESSAGE_MAX 320
 #define GR_API_ENDS "the orchestrator is shutting down" /* 503 */
@@ -13,6 +15,7 @@ struct gr_api_error {
     int http_status;              /* 0: there is none */
     char param[GR_API_PARAM_MAX]; /* the field that is wrong; empty: null */
     const char *code;             /* static text; NULL: null */
+    bool is_final;                /* to ask the same again cannot help: clients that do so by themselves are told */
     char message[GR_API_MESSAGE_MAX];
 };
 

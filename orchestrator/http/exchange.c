@@ -34,12 +34,12 @@ struct exchange {
 
 /* ---- responses ---- */
 
-/* type: empty where there is no body. session: 0: it is none's. */
-static void add_headers(const struct exchange *x, struct MHD_Response *r, int http_status, const char *type,
-                        uint64_t session)
+/* Its type is empty where there is no body. */
+static void add_headers(const struct exchange *x, struct MHD_Response *r, int http_status,
+                        const struct gr_stream_head *head)
 {
-    if (type[0] != '\0') {
-        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (head->type[0] != '\0') {
+        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, head->type);
     }
     (void)MHD_add_response_header(r, "X-Request-Id", x->names.request_id);
     (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
@@ -47,12 +47,15 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
     for (; h != NULL && h->name != NULL; h++) {
         (void)MHD_add_response_header(r, h->name, h->value);
     }
-    if (session != 0) {
+    if (head->session != 0) {
         char name[GR_SESSION_ID_DIGITS + 1];
-        gr_session_id_spell(session, name);
+        gr_session_id_spell(head->session, name);
         (void)MHD_add_response_header(r, "X-Graft-Session", name);
     }
-    if (strcmp(type, "text/event-stream") == 0) {
+    if (head->is_final) { /* as OpenAI's own clients have it, which send again what was answered with 408, 429 or 5xx */
+        (void)MHD_add_response_header(r, "X-Should-Retry", "false");
+    }
+    if (strcmp(head->type, "text/event-stream") == 0) {
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
         (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");
     }
@@ -71,10 +74,10 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
 }
 
 /* r is given away. */
-static enum MHD_Result queue_response(struct exchange *x, int http_status, const char *type, uint64_t session,
+static enum MHD_Result queue_response(struct exchange *x, int http_status, const struct gr_stream_head *head,
                                       struct MHD_Response *r)
 {
-    add_headers(x, r, http_status, type, session);
+    add_headers(x, r, http_status, head);
     x->answered = true;
     x->http_status = http_status;
     const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)http_status, r);
@@ -91,7 +94,7 @@ static enum MHD_Result queue_text(struct exchange *x, int http_status, const cha
         free(text);
         return MHD_NO;
     }
-    return queue_response(x, http_status, type, 0, r);
+    return queue_response(x, http_status, &(struct gr_stream_head){.type = type}, r);
 }
 
 static enum MHD_Result queue_error(struct exchange *x)
@@ -118,7 +121,7 @@ static ssize_t read_stream(void *cls, uint64_t position, char *to, size_t cap)
     return 0;
 }
 
-static enum MHD_Result queue_stream(struct exchange *x, int http_status, const char *type, uint64_t session)
+static enum MHD_Result queue_stream(struct exchange *x, int http_status, const struct gr_stream_head *head)
 {
     struct MHD_Response *r =
         http_status == 204 ? MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT)
@@ -126,7 +129,7 @@ static enum MHD_Result queue_stream(struct exchange *x, int http_status, const c
     if (r == NULL) {
         return MHD_NO;
     }
-    return queue_response(x, http_status, type, session, r);
+    return queue_response(x, http_status, head, r);
 }
 
 /* ---- a request ---- */
@@ -386,13 +389,12 @@ static enum MHD_Result come_back(struct exchange *x)
 
 static enum MHD_Result answer_from_stream(struct exchange *x)
 {
-    const char *type = NULL;
-    uint64_t session = 0;
-    const int http_status = gr_stream_head(x->stream, &type, &session);
+    struct gr_stream_head head;
+    const int http_status = gr_stream_head(x->stream, &head);
     if (http_status == 0) { /* its client is gone */
         return MHD_NO;
     }
-    return queue_stream(x, http_status, type, session);
+    return queue_stream(x, http_status, &head);
 }
 
 static enum MHD_Result answer_at_once(struct exchange *x)

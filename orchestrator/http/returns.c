@@ -151,6 +151,7 @@ void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t 
     } else {
         j->resumes = true;
         j->untended = false;
+        j->error.is_final = j->failed; /* it has no other end any more */
         (void)gr_front_follow(f, j, r->stream, true, r->from, now_ns);
     }
 }

@@ -15,8 +15,7 @@ struct gr_stream {
     bool waits_for_head;
     bool left; /* it has no reader any more */
     int http_status;
-    const char *type;
-    uint64_t session;
+    struct gr_stream_head head;
     bool ended, cut;
     char *bytes; /* owned: [at, len) wait */
     size_t at, len, cap;
@@ -72,7 +71,7 @@ static void wake_reader(struct gr_stream *s)
 void gr_stream_name(struct gr_stream *s, uint64_t session)
 {
     pthread_mutex_lock(&s->lock);
-    s->session = session;
+    s->head.session = session;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -81,7 +80,7 @@ void gr_stream_begin(struct gr_stream *s, int http_status, const char *type)
     pthread_mutex_lock(&s->lock);
     GR_ASSERT(s->http_status == 0);
     s->http_status = http_status;
-    s->type = type;
+    s->head.type = type;
     wake_reader(s);
     pthread_mutex_unlock(&s->lock);
 }
@@ -173,7 +172,7 @@ enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, 
 enum gr_status gr_stream_ping(struct gr_stream *s)
 {
     pthread_mutex_lock(&s->lock);
-    const bool has_events = s->type != NULL && strcmp(s->type, "text/event-stream") == 0;
+    const bool has_events = s->head.type != NULL && strcmp(s->head.type, "text/event-stream") == 0;
     pthread_mutex_unlock(&s->lock);
     return has_events ? gr_stream_write(s, ": ping\n", 7) : GR_OK; /* what it is does not change */
 }
@@ -186,6 +185,13 @@ void gr_stream_end(struct gr_stream *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+static void say_final(struct gr_stream *s, bool is_final)
+{
+    pthread_mutex_lock(&s->lock);
+    s->head.is_final = is_final;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e)
 {
     char *text = gr_api_error_json(e);
@@ -194,6 +200,7 @@ void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e)
     if (gr_stream_has_begun(s)) {
         st = gr_stream_write_event(s, body);
     } else {
+        say_final(s, e->is_final);
         gr_stream_begin(s, e->http_status, "application/json");
         st = gr_stream_write(s, body, strlen(body));
     }
@@ -210,12 +217,11 @@ void gr_stream_refuse(struct gr_stream *s, int http_status, const char *text)
 
 /* ---- who sends it ---- */
 
-int gr_stream_head(struct gr_stream *s, const char **type_out, uint64_t *session_out)
+int gr_stream_head(struct gr_stream *s, struct gr_stream_head *out)
 {
     pthread_mutex_lock(&s->lock);
     const int http_status = s->http_status;
-    *type_out = s->type;
-    *session_out = s->session;
+    *out = s->head;
     pthread_mutex_unlock(&s->lock);
     return http_status;
 }

@@ -14,6 +14,12 @@
 
 struct gr_stream;
 
+struct gr_stream_head {
+    const char *type;
+    uint64_t session; /* 0: it has no name */
+    bool is_final;    /* it is an error, and the same request can only lead to it again */
+};
+
 /* wake: called, under the stream's lock, when a reader waits and something has come. */
 GR_NODISCARD enum gr_status gr_stream_create(void (*wake)(void *ctx), void *ctx, struct gr_stream **out);
 void gr_stream_hold(struct gr_stream *s);
@@ -42,8 +48,8 @@ void gr_stream_refuse(struct gr_stream *s, int http_status, const char *text);
 
 /* ---- who sends it ---- */
 
-/* 0: nothing has begun yet. *session_out: 0: it has no name. */
-int gr_stream_head(struct gr_stream *s, const char **type_out, uint64_t *session_out);
+/* 0: nothing has begun yet. */
+int gr_stream_head(struct gr_stream *s, struct gr_stream_head *out);
 /* Up to cap bytes. 0 with *ended_out false: none is there; cut_out: it has ended in the middle. */
 size_t gr_stream_read(struct gr_stream *s, char *to, size_t cap, bool *ended_out, bool *cut_out);
 /* The reader waits, and is woken once: by the head (for_head) or by bytes or the end; at once where they are there. */

@@ -58,10 +58,13 @@ static int bad_end_status(enum gr_finish finish)
 bool gr_tell_bad_end(struct gr_job *j, enum gr_finish finish, const char *text)
 {
     const int http_status = bad_end_status(finish);
-    if (http_status != 0) {
-        gr_tell_failed(j, http_status, text[0] != '\0' ? text : "the answer could not be generated");
+    if (http_status == 0) {
+        return false;
     }
-    return http_status != 0;
+    struct gr_api_error e = gr_api_error_of(http_status, text[0] != '\0' ? text : "the answer could not be generated");
+    e.is_final = finish == GR_FINISH_TIMEOUT; /* its client has waited for as long as he would */
+    gr_tell_failure(j, &e);
+    return true;
 }
 
 /* ---- one follower ---- */

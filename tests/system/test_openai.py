@@ -192,6 +192,16 @@ def errors_are_of_the_right_class():
 
 
 @case
+def what_has_timed_out_is_not_asked_again():
+    """By itself the package sends again what was answered with 408, and the work would begin anew."""
+    with asked("--model", TARGET, "--queue-timeout", "0", spawn=False) as (s, client):
+        retrying = client.with_options(max_retries=2)
+        refused(openai.APIStatusError, lambda: retrying.completions.create(
+            model="target", prompt=PROMPT, extra_body={"timeout": .2}), 408, message="timeout")
+        assert s.metrics()["graft_requests_total"] == 1, s.metrics()
+
+
+@case
 def keys_are_asked_for():
     folder = Folder()
     keys = folder.path("keys")

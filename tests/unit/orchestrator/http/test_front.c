@@ -58,6 +58,31 @@ static bool adopt(void *ctx, uint32_t client, uint64_t session)
     return client == CLIENT && session == SESSION;
 }
 
+/* The same, over: without a token. */
+static bool find_past(void *ctx, uint64_t session, struct gr_kept_answer *out)
+{
+    *out = past;
+    out->in_turn = false;
+    out->n_ids = out->turn_len;
+    out->finish = *(const enum gr_finish *)ctx;
+    out->error = "why";
+    return session == SESSION;
+}
+
+static struct gr_front *make_over(const enum gr_finish *how)
+{
+    struct gr_front_config c = {.ctx = (void *)(uintptr_t)how, .find_past = find_past, .first_client = CLIENT};
+    struct gr_kept_answer a;
+    struct gr_front *f = NULL;
+    c.grace_ns = 1000;
+    c.served = &served;
+    c.n_served = 1;
+    assert_true(find_past(c.ctx, SESSION, &a));
+    assert_int_equal(gr_front_create(&c, &f), GR_OK);
+    gr_front_restore(f, &a, 1);
+    return f;
+}
+
 static struct gr_front *make(void)
 {
     const struct gr_front_config c = {.say = say,
@@ -168,6 +193,28 @@ static void test_an_end(void **state)
     gr_front_destroy(f);
 }
 
+/* Who comes back to what has failed hears the same whenever he asks, and that he need not ask again. */
+static void test_a_failure_is_final(void **state)
+{
+    (void)state;
+    static const struct {
+        enum gr_finish how;
+        int http_status;
+    } failures[] = {{GR_FINISH_ERROR, 500}, {GR_FINISH_TIMEOUT, 408}, {GR_FINISH_UNSERVED, 503}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(failures); i++) {
+        char text[4096];
+        struct gr_stream_head head;
+        struct gr_front *f = make_over(&failures[i].how);
+        struct gr_stream *reader = come_back(f, false);
+        assert_int_equal(gr_stream_head(reader, &head), failures[i].http_status);
+        assert_true(head.is_final);
+        (void)read_more(reader, text);
+        assert_non_null(strstr(text, "\"message\":\"why\""));
+        gr_stream_drop(reader);
+        gr_front_destroy(f);
+    }
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -185,6 +232,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_stop_is_told_when_it_is_durable),
                                        cmocka_unit_test(test_a_stop_that_was_not_written),
-                                       cmocka_unit_test(test_an_end)};
+                                       cmocka_unit_test(test_an_end), cmocka_unit_test(test_a_failure_is_final)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

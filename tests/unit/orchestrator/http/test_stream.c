@@ -147,12 +147,32 @@ static void test_pings(void **state)
     gr_stream_drop(body);
 }
 
+/* An error is the whole response where none has begun, and its head tells whether to ask again is of use. */
+static void test_errors(void **state)
+{
+    (void)state;
+    int n_wake;
+    struct gr_api_error e = gr_api_error_of(408, "why");
+    for (int i = 0; i < 2; i++) {
+        struct gr_stream *s = make(&n_wake);
+        struct gr_stream_head head = {.session = 1};
+        assert_int_equal(gr_stream_head(s, &head), 0);
+        e.is_final = i > 0;
+        gr_stream_name(s, 7);
+        gr_stream_fail(s, &e);
+        assert_int_equal(gr_stream_head(s, &head), 408);
+        assert_string_equal(head.type, "application/json");
+        assert_true(head.session == 7 && head.is_final == e.is_final);
+        gr_stream_drop(s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nobody_reads),    cmocka_unit_test(test_who_reads_is_not_cut),
         cmocka_unit_test(test_one_large_piece), cmocka_unit_test(test_a_reader_that_left),
-        cmocka_unit_test(test_pings),
+        cmocka_unit_test(test_pings),           cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
