@@ -40,8 +40,8 @@ struct gr_journal {
     bool started;
     struct gr_segment segment;
     struct batch writing;
-    struct gr_space space;      /* what segments from run_from on take */
-    uint64_t run_from;          /* the first generation after all that is damaged */
+    struct gr_space space;      /* what segments from run_from on take, when that has begun */
+    uint64_t run_from;          /* the first generation after all that is damaged; it may not have begun */
     struct gr_compact *compact; /* owned; NULL: nothing is being compacted */
     bool compacts;              /* or what the folder has is not known, until it is read again */
     /* Under the lock. */
@@ -225,9 +225,8 @@ static void take_compacted(struct gr_journal *j, enum gr_status st, const struct
         st = gr_space_forget(&j->space, then);
         gr_space_add_segment(&j->space);
     }
-    if (st == GR_EFORMAT) { /* they stay, and what follows is counted anew */
-        gr_space_finish(&j->space);
-        j->run_from = to + 1;
+    if (st == GR_EFORMAT) { /* they stay, and what follows is counted anew: from the next segment on, which is whole */
+        j->run_from = j->segment.head.generation + 1;
     }
     j->compacts = st != GR_ENOMEM && st != GR_ECLOSED;
 }
@@ -292,6 +291,9 @@ static enum gr_status write_batch(struct gr_journal *j)
     GR_TRY(write_part(j, b->p, n_before));
     if (b->next_first != 0) {
         GR_TRY(begin_segment(j, j->segment.head.generation + 1, b->next_first));
+        if (j->segment.head.generation == j->run_from) {
+            gr_space_finish(&j->space);
+        }
         consider_compacting(j);
         gr_space_add_segment(&j->space);
     }

@@ -247,8 +247,20 @@ struct disk {
     _Atomic bool is_full; /* for what is compacted */
     _Atomic int unnamed_fd;
     _Atomic int n_folder_sync, n_failed;
+    _Atomic int n_begun, n_named;     /* compactions */
+    _Atomic bool is_held, is_waiting; /* the journal's thread stands before it writes */
+    void (*on_begun)(struct disk *d); /* called where a compaction begins; NULL: nothing happens there */
+    const struct reading *x;          /* its argument */
     char calls[4096];
 };
+
+/* Another thread is waited for: in vain after two minutes. */
+static void wait_a_little(void)
+{
+    static _Atomic int n;
+    (void)poll(NULL, 0, 1);
+    assert_true(++n < 120000);
+}
 
 /* False: it is dead. */
 static bool call(struct disk *d, char what)
@@ -270,6 +282,10 @@ static int disk_create(void *ctx, int dir, const char *name)
     const int fd = call(d, 'c') ? gr_journal_system_files.create(NULL, dir, name) : -1;
     if (strcmp(name, "compacting") == 0) {
         d->unnamed_fd = fd;
+        d->n_begun++;
+        if (d->on_begun != NULL) {
+            d->on_begun(d);
+        }
     }
     return fd;
 }
@@ -277,6 +293,10 @@ static int disk_create(void *ctx, int dir, const char *name)
 static ssize_t disk_write(void *ctx, int fd, const void *p, size_t n)
 {
     struct disk *d = ctx;
+    for (; d->is_held; d->is_waiting = true) {
+        wait_a_little();
+    }
+    d->is_waiting = false;
     if (!call(d, 'w')) { /* half of it was written when the process died */
         (void)gr_journal_system_files.write(NULL, fd, p, n / 2);
         errno = EIO;
@@ -297,7 +317,10 @@ static int disk_sync(void *ctx, int fd)
 
 static int disk_rename(void *ctx, int dir, const char *from, const char *to)
 {
-    return call(ctx, 'r') ? gr_journal_system_files.rename(NULL, dir, from, to) : -1;
+    struct disk *d = ctx;
+    const int status = call(d, 'r') ? gr_journal_system_files.rename(NULL, dir, from, to) : -1;
+    d->n_named += status == 0 && strcmp(from, "compacting") == 0;
+    return status;
 }
 
 static int disk_sync_dir(void *ctx, int dir)
@@ -322,14 +345,6 @@ static struct gr_journal_files files_of(struct disk *d)
                                      .rename = disk_rename,
                                      .sync_dir = disk_sync_dir,
                                      .remove = disk_remove};
-}
-
-/* Another thread is waited for: in vain after two minutes. */
-static void wait_a_little(void)
-{
-    static int n;
-    (void)poll(NULL, 0, 1);
-    assert_true(++n < 120000);
 }
 
 /* Opens it, and lets it be compacted: until the folder has been synced after its own segment was named, after the
@@ -584,6 +599,54 @@ static void test_damage_that_comes_late(void **state)
     remove_folder(&first);
 }
 
+/* Sessions that are closed at once, of one record each: all but the first of them come together. */
+static void add_together(struct gr_journal *j, struct disk *d, uint64_t from, int n)
+{
+    uint64_t seq = 0;
+    d->is_held = true;
+    for (int i = 0; i < n; i++) {
+        seq = add(j, from + (uint64_t)i, 1, true);
+        while (i == 0 && !d->is_waiting) {
+            wait_a_little();
+        }
+    }
+    d->is_held = false;
+    assert_int_equal(gr_journal_wait(j, seq, UINT64_MAX), GR_OK);
+}
+
+static void harm_first(struct disk *d)
+{
+    if (d->n_begun == 1) {
+        flip(d->x, 1, 2000);
+    }
+}
+
+/* Damage is found in the midst of a compaction, while records come: the damaged segment stays, and those that begin
+ * after that are compacted as ever. */
+static void test_goes_on_after_damage(void **state)
+{
+    (void)state;
+    enum { SEGMENT = 1 << 14, N = 160, N_TIME = 10 };
+    struct reading x;
+    struct disk d = {.on_begun = harm_first, .x = &x};
+    const struct gr_journal_files files = files_of(&d);
+    struct gr_journal *j = NULL;
+    make_folder(&x);
+    assert_int_equal(open_with(&x, &files, SEGMENT, &j), GR_OK);
+    for (uint64_t i = 0; i < N_TIME; i++) { /* each is more than a segment, the rest of which stands in the next one */
+        add_together(j, &d, 1000 + i * N, N);
+    }
+    while (d.n_named == 0) {
+        wait_a_little();
+    }
+    gr_journal_close(j);
+    assert_true(d.n_begun > 1);
+    assert_true(size_of_segment(&x, 1) >= SEGMENT && size_of_segment(&x, 2) > 0);
+    look(&x);
+    assert_true(size_of_segment(&x, 1) >= SEGMENT && !x.wrong);
+    remove_folder(&x);
+}
+
 static void add_large(struct gr_journal *j, uint64_t session, uint32_t n, bool ends)
 {
     uint8_t *body = malloc(n);
@@ -668,6 +731,7 @@ int main(void)
         cmocka_unit_test(test_a_full_disk),
         cmocka_unit_test(test_damage_stays),
         cmocka_unit_test(test_damage_that_comes_late),
+        cmocka_unit_test(test_goes_on_after_damage),
         cmocka_unit_test(test_long_records),
         cmocka_unit_test(test_many_short_sessions),
     };
