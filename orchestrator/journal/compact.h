@@ -13,7 +13,6 @@
 #include "orchestrator/journal/segment.h"
 
 #define GR_COMPACT_PIECE_BYTES (1u << 20) /* read at a time, and written; or one record, if that is longer */
-#define GR_COMPACT_NEED_MAX (512u << 20)  /* bytes that stay, at most: a segment is read into memory as a whole */
 
 struct gr_compact_config {
     const struct gr_journal_files *files; /* borrowed, as is dir */

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #define TOLD_MAX 20           /* damaged sessions that have a line each */
-#define WASTE_PART 16         /* less waste than this part of a segment is left */
 #define FILE_BYTES_LEAST 4096 /* that a segment takes beside its records: a file has a block at least */
 
 /* Records that wait for the disk. */
@@ -44,6 +43,7 @@ struct gr_journal {
     uint64_t run_from;          /* the first generation after all that is damaged; it may not have begun */
     struct gr_compact *compact; /* owned; NULL: nothing is being compacted */
     bool compacts;              /* or what the folder has is not known, until it is read again */
+    uint64_t n_failed_byte;     /* that would have gone when compacting failed last; 0: it has not since it was done */
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t more;
@@ -89,10 +89,11 @@ static void put(struct gr_journal *j, const struct gr_record *r)
     j->last_session = d.session;
 }
 
-/* What is added from now on belongs to the next segment. Once a batch: the next one comes when this one is taken. */
+/* What is added from now on belongs to the next segment. Once a batch: the next one comes when this one is taken. There
+ * is room. */
 static void turn_page(struct gr_journal *j)
 {
-    if (j->n_segment < j->segment_bytes || j->waiting.next_first != 0) {
+    if (j->waiting.next_first != 0) {
         return;
     }
     put(j, &(struct gr_record){.kind = GR_RECORD_SEALED});
@@ -114,7 +115,9 @@ static enum gr_status add_locked(struct gr_journal *j, const struct gr_record *r
     if (seq_out != NULL) {
         *seq_out = j->last_seq;
     }
-    turn_page(j);
+    if (j->n_segment >= j->segment_bytes) {
+        turn_page(j);
+    }
     pthread_cond_signal(&j->more);
     return GR_OK;
 }
@@ -229,19 +232,18 @@ static void take_compacted(struct gr_journal *j, enum gr_status st, const struct
         j->run_from = j->segment.head.generation + 1;
     }
     j->compacts = st != GR_ENOMEM && st != GR_ECLOSED;
+    j->n_failed_byte = st == GR_OK || st == GR_EFORMAT ? 0 : gr_space_waste(&j->space);
 }
 
 /* The segments before the one that is written to are all that is counted. */
 static void consider_compacting(struct gr_journal *j)
 {
-    const uint64_t waste = gr_space_waste(&j->space), need = gr_space_need(&j->space);
     struct gr_compact_config c = {.files = j->segment.files,
                                   .dir = j->folder.fd,
                                   .from = j->run_from,
                                   .to = j->segment.head.generation - 1,
                                   .last_seq = j->segment.head.first_seq - 1};
-    if (!j->compacts || j->compact != NULL || c.to < c.from || need > GR_COMPACT_NEED_MAX || waste <= need ||
-        waste < j->segment_bytes / WASTE_PART) {
+    if (!j->compacts || j->compact != NULL || c.to < c.from || !gr_space_pays(&j->space, j->segment_bytes)) {
         return;
     }
     randombytes_buf(&c.salt, sizeof(c.salt));
@@ -252,6 +254,20 @@ static void consider_compacting(struct gr_journal *j)
     if (st != GR_OK) {
         take_compacted(j, st, NULL, c.to);
     }
+}
+
+/* Much has been closed, and the segment may not be full for long: what follows belongs to the next one. */
+static void end_early(struct gr_journal *j)
+{
+    if (j->failed || !j->compacts || j->compact != NULL || j->run_from > j->segment.head.generation ||
+        !gr_space_ends_early(&j->space, j->segment_bytes, j->n_failed_byte)) {
+        return;
+    }
+    pthread_mutex_lock(&j->lock);
+    if (!j->ending && make_room(&j->waiting, gr_record_bytes(0))) {
+        turn_page(j);
+    }
+    pthread_mutex_unlock(&j->lock);
 }
 
 static void compact_piece(struct gr_journal *j)
@@ -343,6 +359,7 @@ static void *run(void *ctx)
             put_batch(j);
         }
         compact_piece(j);
+        end_early(j);
     }
     end_thread(j);
     return NULL;
@@ -437,7 +454,7 @@ enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr
     j->folder.fd = j->event_fd = j->segment.fd = -1;
     j->segment.files = config->files != NULL ? config->files : &gr_journal_system_files;
     j->segment_bytes = config->segment_bytes > 0 ? config->segment_bytes : GR_JOURNAL_SEGMENT_BYTES;
-    j->space.n_byte_segment = (uint32_t)GR_MIN((size_t)FILE_BYTES_LEAST, j->segment_bytes / WASTE_PART);
+    j->space.n_byte_segment = (uint32_t)GR_MIN((size_t)FILE_BYTES_LEAST, j->segment_bytes / GR_SPACE_WASTE_PART);
     j->run_from = 1;
     j->compacts = true;
     const enum gr_status st = start(j, config);

@@ -82,6 +82,17 @@ uint64_t gr_space_need(const struct gr_space *s)
     return s->n_byte - s->n_dead_byte;
 }
 
+bool gr_space_pays(const struct gr_space *s, size_t segment_bytes)
+{
+    const uint64_t waste = gr_space_waste(s), need = gr_space_need(s);
+    return waste > need && need <= GR_SPACE_NEED_MAX && waste >= segment_bytes / GR_SPACE_WASTE_PART;
+}
+
+bool gr_space_ends_early(const struct gr_space *s, size_t segment_bytes, uint64_t n_failed_byte)
+{
+    return gr_space_pays(s, segment_bytes) && gr_space_waste(s) >= segment_bytes + n_failed_byte;
+}
+
 /* ---- another state of it ---- */
 
 enum gr_status gr_space_copy(const struct gr_space *s, struct gr_space *out)

@@ -9,6 +9,9 @@
 
 #include <stdbool.h>
 
+#define GR_SPACE_WASTE_PART 16         /* less waste than this part of a segment is left */
+#define GR_SPACE_NEED_MAX (512u << 20) /* bytes that stay, at most: a segment is read into memory as a whole */
+
 /* All zero, but n_byte_segment: there is nothing. */
 struct gr_space {
     uint32_t n_byte_segment;             /* that a segment counts for beside its records */
@@ -32,6 +35,12 @@ bool gr_space_is_dead(const struct gr_space *s, uint64_t session);
 /* Bytes that would go, and that would stay. */
 uint64_t gr_space_waste(const struct gr_space *s);
 uint64_t gr_space_need(const struct gr_space *s);
+/* Is it to be rewritten? Where more would go than stay, of a size that counts beside a segment. */
+bool gr_space_pays(const struct gr_space *s, size_t segment_bytes);
+/* Is the segment that is being written, which is counted as well, to be ended before it is full, so that it can be
+ * rewritten with the others? Where it pays, and as many bytes would go as a segment has, beside those that were there
+ * when a rewriting failed. */
+bool gr_space_ends_early(const struct gr_space *s, size_t segment_bytes, uint64_t n_failed_byte);
 /* What was dead in `then', an earlier state of it, is gone. GR_ENOMEM: logged; it is as it was. */
 GR_NODISCARD enum gr_status gr_space_forget(struct gr_space *s, const struct gr_space *then);
 

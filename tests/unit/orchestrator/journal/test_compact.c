@@ -723,6 +723,62 @@ static void test_many_short_sessions(void **state)
     remove_folder(&x);
 }
 
+enum { AT_ONCE_SEGMENT = 1 << 16, AT_ONCE_N = 100, AT_ONCE_RECORD = 20 };
+
+static void wait_for_the_rest(struct disk *d)
+{
+    d->is_held = d->n_begun == 1;
+}
+
+/* Many sessions are closed at once, and nothing else comes: what they had goes all the same. n_late: those that are
+ * closed while the others are being let go. */
+static void close_at_once(int n_late)
+{
+    struct reading x;
+    struct disk d = {.on_begun = n_late > 0 ? wait_for_the_rest : NULL};
+    const struct gr_journal_files files = files_of(&d);
+    struct gr_journal *j = NULL;
+    uint64_t seq = 0;
+    int n = 0;
+    make_folder(&x);
+    assert_int_equal(open_with(&x, &files, AT_ONCE_SEGMENT, &j), GR_OK);
+    for (uint64_t number = 1; number <= AT_ONCE_RECORD; number++) {
+        for (uint64_t s = 0; s < AT_ONCE_N; s++) {
+            seq = add(j, 1000 + s, number, false);
+        }
+        assert_int_equal(gr_journal_wait(j, seq, UINT64_MAX), GR_OK); /* it has a segment's end in it at most */
+    }
+    assert_true(d.n_begun == 0 && size_of(&x, &n) > 4 * AT_ONCE_SEGMENT);
+    for (uint64_t s = 0; s < AT_ONCE_N; s++) {
+        while (n_late > 0 && s == AT_ONCE_N - (uint64_t)n_late && !d.is_waiting) {
+            wait_a_little();
+        }
+        seq = add(j, 1000 + s, AT_ONCE_RECORD + 1, true);
+    }
+    d.is_held = false;
+    assert_int_equal(gr_journal_wait(j, seq, UINT64_MAX), GR_OK);
+    while (size_of(&x, &n) > AT_ONCE_SEGMENT) {
+        wait_a_little();
+    }
+    gr_journal_close(j);
+    assert_true(n_late == 0 || d.n_named > 1);
+    look(&x);
+    assert_false(x.wrong);
+    remove_folder(&x);
+}
+
+static void test_closed_at_once(void **state)
+{
+    (void)state;
+    close_at_once(0);
+}
+
+static void test_closed_during_a_compaction(void **state)
+{
+    (void)state;
+    close_at_once(AT_ONCE_N / 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -734,6 +790,8 @@ int main(void)
         cmocka_unit_test(test_goes_on_after_damage),
         cmocka_unit_test(test_long_records),
         cmocka_unit_test(test_many_short_sessions),
+        cmocka_unit_test(test_closed_at_once),
+        cmocka_unit_test(test_closed_during_a_compaction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
