@@ -8,12 +8,12 @@
 
 #include "orchestrator/http/api_error.h"
 #include "orchestrator/http/api_keys.h"
+#include "orchestrator/http/bodies.h"
 #include "orchestrator/http/guests.h"
 #include "orchestrator/http/pages.h"
 
 #define GR_HTTP_HEAD_MAX (64u << 10) /* bytes of a request's headers */
 #define GR_HTTP_PATH_MAX (8u << 10)  /* bytes of its path */
-#define GR_HTTP_BODY_MAX (32u << 20) /* bytes of its body */
 
 struct gr_door {
     bool on_loopback;        /* its listener: names are checked */

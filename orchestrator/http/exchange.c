@@ -22,8 +22,8 @@ struct exchange {
     struct gr_guest *guest; /* its connection */
     struct gr_admission admission;
     int fd;
-    char *body;               /* owned */
-    size_t len, cap, n_read;  /* of the body; n_read: all that has come */
+    struct gr_body body;
+    size_t n_read;            /* of the body: all that has come */
     struct gr_stream *stream; /* a reference; NULL: not handed on yet */
     struct gr_request_names names;
     const char *path;           /* borrowed for the call */
@@ -234,9 +234,7 @@ static struct exchange *begin(struct gr_http *h, struct MHD_Connection *c, const
  * time with the rest. */
 static enum MHD_Result refuse_long_body(struct exchange *x)
 {
-    free(x->body);
-    x->body = NULL;
-    x->len = x->cap = 0;
+    gr_body_drop(&x->h->bodies, &x->body);
     return refuse(x, 413, "the body is larger than the limit of 32 MiB");
 }
 
@@ -250,18 +248,13 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
     if (x->n_read > GR_HTTP_BODY_MAX) {
         return refuse_long_body(x);
     }
-    if (x->len + n > x->cap) {
-        const size_t cap = 2 * (x->len + n);
-        char *body = realloc(x->body, cap);
-        if (body == NULL) {
-            return refuse(x, 500, "out of memory");
-        }
-        x->body = body;
-        x->cap = cap;
+    const enum gr_status st = gr_body_add(&x->h->bodies, &x->body, data, n);
+    if (st == GR_ELIMIT) {
+        return refuse(x, 503,
+                      "the bodies of all requests that are coming in are as large as they may be: try again "
+                      "later");
     }
-    memcpy(x->body + x->len, data, n);
-    x->len += n;
-    return MHD_YES;
+    return st == GR_OK ? MHD_YES : refuse(x, 500, "out of memory");
 }
 
 /* The value in a header, or in the query. NULL: there is none. One with a NUL in it becomes "?", which nobody asks for.
@@ -332,14 +325,13 @@ static enum MHD_Result hand_on(struct exchange *x)
     }
     const struct gr_asked asked = {.what = x->admission.page->read,
                                    .body = x->body,
-                                   .len = x->len,
                                    .owner = x->admission.owner,
                                    .names = x->names,
                                    .once = once,
                                    .event_ids = wants_event_ids(x)};
     MHD_suspend_connection(x->connection);
     gr_readers_post(h->readers, &asked, x->stream);
-    x->body = NULL;
+    x->body = (struct gr_body){0};
     gr_stream_wait(x->stream, true);
     return MHD_YES;
 }
@@ -471,7 +463,7 @@ void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, 
     }
     gr_http_count(&x->h->counts, gr_page_number(x->page), x->http_status);
     (void)!enter(x, GR_GUEST_IDLE);
-    free(x->body);
+    gr_body_drop(&x->h->bodies, &x->body);
     free(x);
     *kept = NULL;
 }

@@ -72,7 +72,8 @@ static enum gr_status parse(const struct gr_readers *r, enum gr_api_endpoint end
                             struct gr_api_request *out, struct gr_api_error *e)
 {
     char unknown[GR_API_PARAM_MAX];
-    GR_TRY(gr_api_request_parse(endpoint, w->asked.body, w->asked.len, r->c.unknown_pass ? unknown : NULL, out, e));
+    GR_TRY(
+        gr_api_request_parse(endpoint, w->asked.body.p, w->asked.body.len, r->c.unknown_pass ? unknown : NULL, out, e));
     if (r->c.unknown_pass && unknown[0] != '\0') {
         log_warn("a request has the field `%s', which neither OpenAI nor vLLM define; it is not looked at", unknown);
     }
@@ -90,7 +91,7 @@ static enum gr_status read_job(const struct gr_readers *r, const struct work *w,
     j->event_ids = w->asked.event_ids;
     j->once = w->asked.once;
     if (j->once.asked) {
-        gr_once_take_body(&j->once, (int)w->asked.what, w->asked.body, w->asked.len);
+        gr_once_take_body(&j->once, (int)w->asked.what, w->asked.body.p, w->asked.body.len);
     }
     const struct gr_ask_limits limits = {.base = r->c.base, .n_ctx = r->c.n_ctx(r->c.ctx, j->model)};
     GR_TRY(gr_ask_make(&j->request, j->model, &limits, &j->ask, e));
@@ -183,7 +184,7 @@ static enum gr_status detokenize(const struct gr_readers *r, const struct work *
 {
     const struct gr_served *model = NULL;
     json_error_t error;
-    json_t *root = json_loadb(w->asked.body, w->asked.len, 0, &error);
+    json_t *root = json_loadb(w->asked.body.p, w->asked.body.len, 0, &error);
     const json_t *list = json_object_get(root, "tokens");
     enum gr_status st =
         root != NULL ? GR_OK : gr_api_refuse(e, 400, NULL, "the body is not JSON in UTF-8: line %d", error.line);
@@ -209,10 +210,10 @@ static void read_tokens(struct gr_readers *r, const struct work *w)
 
 /* ---- threads ---- */
 
-static void finish_work(struct work *w)
+static void finish_work(const struct gr_readers *r, struct work *w)
 {
     gr_stream_drop(w->stream);
-    free(w->asked.body);
+    gr_body_drop(r->c.bodies, &w->asked.body);
     free(w);
 }
 
@@ -244,7 +245,7 @@ static void *run(void *arg)
                 read_tokens(r, w);
             }
         }
-        finish_work(w);
+        finish_work(r, w);
     }
     return NULL;
 }
@@ -292,7 +293,7 @@ void gr_readers_end(struct gr_readers *r)
         struct work *w = left;
         left = w->next;
         gr_stream_refuse(w->stream, 503, GR_API_ENDS);
-        finish_work(w);
+        finish_work(r, w);
     }
 }
 
@@ -311,8 +312,9 @@ void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_s
 {
     struct work *w = calloc(1, sizeof(*w));
     if (w == NULL) {
+        struct gr_body body = a->body;
         gr_stream_refuse(stream, 500, "out of memory");
-        free(a->body);
+        gr_body_drop(r->c.bodies, &body);
         return;
     }
     *w = (struct work){.asked = *a, .stream = stream};
@@ -328,6 +330,6 @@ void gr_readers_post(struct gr_readers *r, const struct gr_asked *a, struct gr_s
     pthread_mutex_unlock(&r->lock);
     if (ends) {
         gr_stream_refuse(stream, 503, GR_API_ENDS);
-        finish_work(w);
+        finish_work(r, w);
     }
 }

@@ -3,6 +3,7 @@
 #ifndef GR_ORCHESTRATOR_HTTP_READERS_H
 #define GR_ORCHESTRATOR_HTTP_READERS_H
 
+#include "orchestrator/http/bodies.h"
 #include "orchestrator/http/front.h"
 #include "orchestrator/http/request_names.h"
 
@@ -12,6 +13,7 @@ enum gr_read_what { GR_READ_COMPLETIONS, GR_READ_CHAT, GR_READ_TOKENIZE, GR_READ
 
 struct gr_readers_config {
     struct gr_front *front;         /* borrowed */
+    struct gr_bodies *bodies;       /* borrowed: where bodies count until they are read */
     const struct gr_served *served; /* borrowed, (n_served) */
     int n_served, n_thread;
     const struct gr_wishes *base;                                /* borrowed */
@@ -27,8 +29,7 @@ void gr_readers_destroy(struct gr_readers *r); /* nobody posts any more */
 /* What is to be read. */
 struct gr_asked {
     enum gr_read_what what;
-    char *body; /* malloc */
-    size_t len;
+    struct gr_body body;
     struct gr_api_owner owner;
     struct gr_request_names names;
     struct gr_once once; /* but for its body's digest */

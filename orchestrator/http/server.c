@@ -87,6 +87,7 @@ static enum gr_status start(struct gr_http *h)
 {
     static const struct gr_watch_calls calls = {.probe = gr_exchange_probe, .gone = gr_exchange_gone};
     const struct gr_readers_config readers = {.front = h->c.front,
+                                              .bodies = &h->bodies,
                                               .served = h->c.served,
                                               .n_served = h->c.n_served,
                                               .n_thread = READER_THREADS,

@@ -23,6 +23,7 @@ struct gr_http {
     struct gr_guests *guests;
     char *too_late;                /* owned: the response to who is too slow */
     struct gr_answering answering; /* exchanges with a stream */
+    struct gr_bodies bodies;       /* of requests, until they are read */
     struct gr_http_counts counts;  /* of the library's thread alone */
     pthread_mutex_t lock;          /* of the rest */
     struct gr_http_state state;

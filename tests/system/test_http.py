@@ -168,6 +168,28 @@ def a_body_that_is_too_large_is_refused_before_it_is_read():
 
 
 @case
+def large_bodies_share_what_they_may_hold():
+    """Ten of 30 MiB each, none of them whole: some are given up, small ones are taken, and there is room again after that."""
+    size = 30 << 20
+    with Endpoint("--model", TARGET, spawn=False) as s, contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(contextlib.closing(s.connect())) for _ in range(10)]
+        for c in slow:
+            c.putrequest("POST", "/tokenize")
+            c.putheader("Content-Type", "application/json")
+            c.putheader("Content-Length", str(size))
+            c.endheaders(b" " * (size - 1))
+        s.post("/tokenize", {"prompt": PROMPT})
+        got = {}
+        for c in slow:
+            c.send(b" ")
+            r = c.getresponse()
+            got.setdefault(r.status, []).append((r.getheader("Retry-After"), json.loads(r.read())["error"]["message"]))
+        assert set(got) == {400, 503} and len(got[400]) >= 4, got
+        assert all(after and "try again" in why for after, why in got[503]), got[503]
+        assert s.ask("POST", "/tokenize", raw=b" " * size)[0] == 400
+
+
+@case
 def clients_that_go_away_leave_nothing():
     with Endpoint("--sessions", "4") as s:
         s.complete()
