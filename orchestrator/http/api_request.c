@@ -713,7 +713,7 @@ enum gr_status gr_api_request_parse(enum gr_api_endpoint endpoint, const char *t
     return settle(&d);
 }
 
-void gr_api_request_finish(struct gr_api_request *r)
+static void drop_texts(struct gr_api_request *r)
 {
     for (int i = 0; i < r->n_prompt; i++) {
         free(r->prompt[i].ids);
@@ -723,6 +723,34 @@ void gr_api_request_finish(struct gr_api_request *r)
     }
     free(r->prompt);
     free(r->message);
+    r->prompt = NULL;
+    r->message = NULL;
+    r->n_prompt = r->n_message = 0;
     json_decref(r->body);
+    r->body = NULL;
+}
+
+void gr_api_request_trim(struct gr_api_request *r)
+{
+    static const char *const stays[] = {"stop", "cache_salt"};
+    json_t *left = json_object();
+    bool all = left != NULL;
+    for (size_t i = 0; all && i < GR_ARRAY_LEN(stays); i++) {
+        json_t *v = json_object_get(r->body, stays[i]);
+        all = v == NULL || json_object_set(left, stays[i], v) == 0;
+    }
+    if (!all) { /* out of memory: it stays as it is */
+        json_decref(left);
+        return;
+    }
+    drop_texts(r);
+    r->body = left;
+    r->model = r->specpv = NULL;
+    r->n_bad_word = 0;
+}
+
+void gr_api_request_finish(struct gr_api_request *r)
+{
+    drop_texts(r);
     *r = (struct gr_api_request){0};
 }

@@ -80,6 +80,9 @@ struct gr_api_request {
 GR_NODISCARD enum gr_status gr_api_request_parse(enum gr_api_endpoint endpoint, const char *text, size_t len,
                                                  char unknown[GR_API_PARAM_MAX], struct gr_api_request *out,
                                                  struct gr_api_error *e);
+/* What was to be asked of the fleet has been made of it: of its texts stop strings and the salt stay, the others are
+ * let go, however many megabytes they have. */
+void gr_api_request_trim(struct gr_api_request *r);
 void gr_api_request_finish(struct gr_api_request *r);
 
 #endif

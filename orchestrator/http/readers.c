@@ -96,6 +96,7 @@ static enum gr_status read_job(const struct gr_readers *r, const struct work *w,
     const struct gr_ask_limits limits = {.base = r->c.base, .n_ctx = r->c.n_ctx(r->c.ctx, j->model)};
     GR_TRY(gr_ask_make(&j->request, j->model, &limits, &j->ask, e));
     fill_reply(j);
+    gr_api_request_trim(&j->request);
     return GR_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Bodies of requests: what each field becomes, and which field is named where one cannot be. */
 #include "orchestrator/http/api_request.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -299,6 +300,28 @@ static void test_the_error_is_json(void **state)
     free(text);
 }
 
+/* Texts that are borrowed of what is let go would be seen by the sanitizer. */
+static void test_what_stays_of_it(void **state)
+{
+    (void)state;
+    taken(GR_API_CHAT,
+          "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"x\"}]}],"
+          "\"metadata\": {\"a\": \"b\"}, \"stop\": [\"one\", \"two\"], \"cache_salt\": \"salt\", \"model\": \"m\","
+          "\"bad_words\": [\"w\"], \"stream\": true}");
+    gr_api_request_trim(&r);
+    assert_true(r.n_message == 0 && r.message == NULL && r.n_bad_word == 0 && r.model == NULL && r.stream);
+    assert_int_equal(json_object_size(r.body), 2);
+    assert_int_equal(r.n_stop, 2);
+    assert_string_equal(r.stop[0], "one");
+    assert_string_equal(r.stop[1], "two");
+    assert_string_equal(r.cache_salt, "salt");
+    gr_api_request_finish(&r);
+    taken(GR_API_COMPLETIONS, "{\"prompt\": [[1, 2], [3]]}");
+    gr_api_request_trim(&r);
+    assert_true(r.n_prompt == 0 && r.n_stop == 0 && json_object_size(r.body) == 0);
+    gr_api_request_finish(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +333,7 @@ int main(void)
         cmocka_unit_test(test_what_makes_sense_together),
         cmocka_unit_test(test_bodies_that_are_none),
         cmocka_unit_test(test_brackets_in_texts),
+        cmocka_unit_test(test_what_stays_of_it),
         cmocka_unit_test(test_the_error_is_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
