@@ -450,8 +450,9 @@ enum MHD_Result gr_exchange_on_request(void *cls, struct MHD_Connection *c, cons
 void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, enum MHD_RequestTerminationCode code)
 {
     struct exchange *x = *kept;
-    (void)cls, (void)c, (void)code;
-    if (x == NULL) {
+    (void)c, (void)code;
+    if (x == NULL) { /* there was no memory for it */
+        gr_http_count(&((struct gr_http *)cls)->counts, gr_page_number(NULL), 0);
         return;
     }
     if (x->stream != NULL) {
@@ -461,7 +462,9 @@ void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, 
         gr_stream_drop(x->stream);
         gr_answering_end(&x->h->answering);
     }
-    gr_http_count(&x->h->counts, gr_page_number(x->page), x->http_status);
+    const bool too_late = gr_guests_take_told(x->h->guests, x->guest); /* which the library knows nothing of */
+    const int http_status = x->http_status == 0 && too_late ? 408 : x->http_status;
+    gr_http_count(&x->h->counts, gr_page_number(x->page), http_status);
     (void)!enter(x, GR_GUEST_IDLE);
     gr_body_drop(&x->h->bodies, &x->body);
     free(x);
@@ -501,6 +504,9 @@ void gr_exchange_on_connection(void *cls, struct MHD_Connection *c, void **kept,
 {
     struct gr_http *h = cls;
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (*kept != NULL && gr_guests_take_told(h->guests, *kept)) { /* before its path was known */
+            gr_http_count(&h->counts, gr_page_number(NULL), 408);
+        }
         gr_guests_remove(h->guests, *kept);
         *kept = NULL;
         return;

@@ -21,7 +21,7 @@ struct gr_guest {
     struct address from;
     enum gr_guest_phase phase;
     enum gr_guest_excess excess;
-    bool is_cut;
+    bool is_cut, told;
     uint64_t since_ns; /* of the phase */
     uint64_t n_body;   /* bytes of its body so far */
     struct gr_guest *before, *after;
@@ -97,7 +97,7 @@ static void cut(struct gr_guests *g, struct gr_guest *one)
 {
     one->is_cut = true;
     g->n--;
-    g->c.cut(g->c.ctx, one->fd, one->phase);
+    one->told = g->c.cut(g->c.ctx, one->fd, one->phase);
 }
 
 void gr_guests_run(struct gr_guests *g, uint64_t now_ns)
@@ -241,6 +241,15 @@ void gr_guests_took(struct gr_guests *g, struct gr_guest *one, uint64_t n)
     pthread_mutex_lock(&g->lock);
     one->n_body += n;
     pthread_mutex_unlock(&g->lock);
+}
+
+bool gr_guests_take_told(struct gr_guests *g, struct gr_guest *one)
+{
+    pthread_mutex_lock(&g->lock);
+    const bool told = one->told;
+    one->told = false;
+    pthread_mutex_unlock(&g->lock);
+    return told;
 }
 
 enum gr_guest_excess gr_guests_excess(struct gr_guests *g, const struct gr_guest *one)

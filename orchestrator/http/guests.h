@@ -29,8 +29,9 @@ struct gr_guests_config {
     uint64_t request_ns; /* for headers, and again for a body */
     uint64_t idle_ns;    /* between requests */
     void *ctx;
-    /* Under the lock: the connection is to end, which removes it soon. It does nothing that counts any more. */
-    void (*cut)(void *ctx, int fd, enum gr_guest_phase phase);
+    /* Under the lock: the connection is to end, which removes it soon. It does nothing that counts any more. Returns
+     * whether it was told so. */
+    bool (*cut)(void *ctx, int fd, enum gr_guest_phase phase);
 };
 
 GR_NODISCARD enum gr_status gr_guests_create(const struct gr_guests_config *c, struct gr_guests **out);
@@ -48,6 +49,8 @@ GR_NODISCARD bool gr_guests_enter(struct gr_guests *g, struct gr_guest *one, enu
                                   uint64_t now_ns);
 /* n bytes of a body have come. */
 void gr_guests_took(struct gr_guests *g, struct gr_guest *one, uint64_t n);
+/* Has it been cut off, and was told so? Once: what it asked is then counted. */
+bool gr_guests_take_told(struct gr_guests *g, struct gr_guest *one);
 enum gr_guest_excess gr_guests_excess(struct gr_guests *g, const struct gr_guest *one);
 
 #endif

@@ -32,13 +32,13 @@ static uint32_t longest_context(void *ctx, const struct gr_served *model)
 /* ---- who is too slow ---- */
 
 /* The library sees that it has ended, and closes it. */
-static void cut_off(void *ctx, int fd, enum gr_guest_phase phase)
+static bool cut_off(void *ctx, int fd, enum gr_guest_phase phase)
 {
     const struct gr_http *h = ctx;
-    if (!h->c.tls && (phase == GR_GUEST_HEAD || phase == GR_GUEST_BODY)) {
-        (void)!send(fd, h->too_late, strlen(h->too_late), MSG_DONTWAIT | MSG_NOSIGNAL);
-    }
+    const bool tells = !h->c.tls && (phase == GR_GUEST_HEAD || phase == GR_GUEST_BODY);
+    const bool told = tells && send(fd, h->too_late, strlen(h->too_late), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
     (void)shutdown(fd, SHUT_RDWR);
+    return told;
 }
 
 static char *make_too_late(void)
@@ -70,7 +70,7 @@ static enum gr_status start_daemon(struct gr_http *h, int n_connection)
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (h->c.tls ? MHD_USE_TLS : 0u);
     h->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, gr_exchange_on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener.fd,
-        MHD_OPTION_NOTIFY_COMPLETED, gr_exchange_on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION,
+        MHD_OPTION_NOTIFY_COMPLETED, gr_exchange_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
         gr_exchange_on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, gr_exchange_on_line, h,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * GR_HTTP_HEAD_MAX), MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)(n_connection + EXCESS_MAX), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(h->c.idle_ns / GR_S),

@@ -257,6 +257,8 @@ def requests_that_are_too_large_or_too_slow():
                 assert got.startswith(want) and (want or not got) and seconds > .9, (name, got, seconds)
         assert s.ask("GET", "/health")[0] == 200
         s.complete()
+        slow_ones = {f'graft_http_requests_total{{path="{path}",code="408"}}': n for path, n in (("/v1/completions", 2), ("other", 1))}
+        wait_for(lambda: {k: v for k, v in s.metrics().items() if 'code="408"' in k} == slow_ones)
 
 
 @case

@@ -153,6 +153,26 @@ def every_request_ends_in_one_count():
 
 
 @case
+def refusals_are_counted_once():
+    """Before a body is read, and when the server is to end."""
+    with Endpoint("--model", TARGET, "--queue-timeout", "0", "--drain-timeout", "600", spawn=False) as s:
+        for status, method, headers in ((405, "GET", {}), (403, "POST", {"Host": "evil.test"}),
+                                        (413, "POST", {"Content-Length": "104857600", "Content-Type": "application/json"})):
+            c, r = s.open(method, "/v1/completions", headers=headers)
+            with contextlib.closing(c):
+                assert r.status == status, (r.status, status)
+        settled(s, {}, {"403": 1, "405": 1, "413": 1})
+        with contextlib.closing(s.connect()) as waiting:
+            waiting.request("POST", "/v1/completions", json.dumps(LONG), {"Content-Type": "application/json"})
+            wait_for(lambda: s.metrics()["graft_num_requests_waiting"] == 1)
+            s.p.send_signal(signal.SIGTERM)
+            wait_for(lambda: s.ask("GET", "/health")[1]["status"] == "draining")
+            s.post("/v1/completions", LONG, status=503)
+            wait_for(lambda: ends(s)[1] == {"403": 1, "405": 1, "413": 1, "503": 1})
+        assert s.p.wait(60 * SLOW) == 0
+
+
+@case
 def the_page_about_it_has_every_name():
     with Endpoint("--model", TARGET, spawn=False) as s, open(os.path.join(ROOT, "docs/metrics.md"), encoding="utf-8") as f:
         documented = re.findall(r"^\| `(graft_\w+)` \| (\w+) \|", f.read(), re.M)

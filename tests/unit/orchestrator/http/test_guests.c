@@ -13,10 +13,11 @@
 
 static int cut_fd[64], n_cut;
 
-static void on_cut(void *ctx, int fd, enum gr_guest_phase phase)
+static bool on_cut(void *ctx, int fd, enum gr_guest_phase phase)
 {
-    (void)ctx, (void)phase;
+    (void)ctx;
     cut_fd[n_cut++] = fd;
+    return phase == GR_GUEST_HEAD || phase == GR_GUEST_BODY;
 }
 
 static struct gr_guests *create(int n_max, int n_max_of_address)
@@ -80,12 +81,14 @@ static void test_who_trickles_is_cut(void **state)
     struct gr_guest *one[3];
     for (int i = 0; i < 3; i++) {
         one[i] = add(g, i, "10.0.0.1", 0);
-        assert_true(gr_guests_enter(g, one[i], phases[i], 0));
+        assert_true(gr_guests_enter(g, one[i], phases[i], 0) && !gr_guests_take_told(g, one[i]));
         gr_guests_took(g, one[i], 100);
     }
     gr_guests_run(g, 20 * GR_S + 100 * GR_S / GR_GUEST_BODY_RATE);
     assert_int_equal(n_cut, 3);
     for (int i = 0; i < 3; i++) {
+        assert_int_equal(gr_guests_take_told(g, one[i]), phases[i] != GR_GUEST_NEW);
+        assert_false(gr_guests_take_told(g, one[i])); /* it was counted */
         gr_guests_remove(g, one[i]);
     }
     gr_guests_destroy(g);
