@@ -2,7 +2,9 @@
 
 #include "common/base/log.h"
 
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +19,8 @@ struct gr_stream {
     int http_status;
     struct gr_stream_head head;
     bool ended, cut;
-    char *bytes; /* owned: [at, len) wait */
+    uint32_t retry_ms; /* that the next event tells; 0: none */
+    char *bytes;       /* owned: [at, len) wait */
     size_t at, len, cap;
     size_t first; /* of what waits, the piece that came when nothing waited: it may be larger than all that may wait */
 };
@@ -72,6 +75,13 @@ void gr_stream_name(struct gr_stream *s, uint64_t session)
 {
     pthread_mutex_lock(&s->lock);
     s->head.session = session;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void gr_stream_retry(struct gr_stream *s, uint32_t ms)
+{
+    pthread_mutex_lock(&s->lock);
+    s->retry_ms = ms;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -152,8 +162,15 @@ enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text)
 enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, const char *text)
 {
     const size_t n = strlen(text), n_id = id != NULL ? strlen(id) : 0;
+    char retry[32] = "";
     pthread_mutex_lock(&s->lock);
-    const enum gr_status st = let_in(s, 4 + n_id + 1 + 6 + n + 2);
+    const size_t n_retry =
+        s->retry_ms > 0 ? (size_t)snprintf(retry, sizeof(retry), "retry: %" PRIu32 "\n", s->retry_ms) : 0;
+    const enum gr_status st = let_in(s, n_retry + 4 + n_id + 1 + 6 + n + 2);
+    if (st == GR_OK) {
+        append(s, retry, n_retry);
+        s->retry_ms = 0;
+    }
     if (st == GR_OK && id != NULL) {
         append(s, "id: ", 4);
         append(s, id, n_id);

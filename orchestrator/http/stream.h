@@ -29,6 +29,8 @@ void gr_stream_drop(struct gr_stream *s);
 
 /* The session whose answer it is, for its head; before the head. */
 void gr_stream_name(struct gr_stream *s, uint64_t session);
+/* The next event tells after how many milliseconds who loses the stream is to come back; before an event. */
+void gr_stream_retry(struct gr_stream *s, uint32_t ms);
 /* type: static text. Once. */
 void gr_stream_begin(struct gr_stream *s, int http_status, const char *type);
 bool gr_stream_has_begun(struct gr_stream *s);
@@ -36,7 +38,8 @@ bool gr_stream_has_begun(struct gr_stream *s);
 GR_NODISCARD enum gr_status gr_stream_write(struct gr_stream *s, const char *bytes, size_t n);
 /* "data: TEXT" and a blank line, of a stream of events; all of it or nothing. */
 GR_NODISCARD enum gr_status gr_stream_write_event(struct gr_stream *s, const char *text);
-/* The same with a line "id: ID" before it; NULL: without. */
+/* The same with a line "id: ID" before it; NULL: without. A line "retry: MS" stands in front of both, where one is due:
+ * in the same event, since clients take one of its own for an event without data. */
 GR_NODISCARD enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, const char *text);
 /* A comment more, where it is a stream of events that has begun; else it stays as it is. As gr_stream_write(). */
 GR_NODISCARD enum gr_status gr_stream_ping(struct gr_stream *s);

@@ -2,6 +2,7 @@
 
 #include "orchestrator/http/event_id.h"
 
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,6 +237,9 @@ static void tell_head(const struct gr_job *j, struct gr_follower *f, uint64_t no
 {
     gr_stream_name(f->stream, j->answer[0].session);
     gr_stream_begin(f->stream, 200, "text/event-stream");
+    if (f->ids && j->n_answer == 1) { /* those whom a server that ends has lost come back one by one */
+        gr_stream_retry(f->stream, GR_TELL_RETRY_MS + randombytes_uniform(GR_TELL_RETRY_MS / 2 + 1));
+    }
     f->begun = true;
     f->n_told[0] = f->from;
     for (int i = 0; j->request.endpoint == GR_API_CHAT && f->from == 0 && i < j->n_answer; i++) {

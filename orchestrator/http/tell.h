@@ -6,6 +6,7 @@
 #include "orchestrator/http/job.h"
 
 #define GR_TELL_PING_NS 5000000000ull /* a stream that has been silent for so long gets a comment */
+#define GR_TELL_RETRY_MS 1000 /* after which, and up to half as much again, a stream that broke is asked for again */
 
 /* All that there is for him: the head, text, ends, what went wrong. */
 void gr_tell_follower(struct gr_job *j, struct gr_follower *f, uint64_t now_ns);

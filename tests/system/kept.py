@@ -20,9 +20,9 @@ BROKEN = (OSError, http.client.HTTPException)
 class Refused(Exception):
     """The server's answer to a request that it does not take."""
 
-    def __init__(self, status, text):
+    def __init__(self, status, text, is_final=False):
         super().__init__(f"{status}: {text}")
-        self.status, self.text = status, text
+        self.status, self.text, self.is_final = status, text, is_final
 
 
 class Failed(Exception):
@@ -37,6 +37,7 @@ class Answer:
         self.session, self.text, self.finish, self.usage = "", "", None, None
         self.ids, self.events, self.logprobs = [], [], []
         self.n_break, self.n_ping, self.done = 0, 0, False
+        self.retry = []  # milliseconds, of each stream that was read
 
     @property
     def at(self):
@@ -81,14 +82,19 @@ def read_events(response, answer, cut_after=None):
     """Takes events up to [DONE]. cut_after: the reader goes away after so many that have ids, so that each time brings it on.
     False: the stream broke."""
     name, data, n = None, [], 0
+    n_retry = len(answer.retry)
     for line in lines_of(response):
         if line.startswith(":"):
             answer.n_ping += 1
+        elif line.startswith("retry: "):
+            assert name is None and not data, f"{line!r} does not stand before an event's other lines"
+            answer.retry.append(int(line[7:]))
         elif line.startswith("id: "):
             name = line[4:]
         elif line.startswith("data: "):
             data.append(line[6:])
         elif line == "" and data:
+            assert len(answer.retry) == n_retry + 1, "each stream tells once, and before its first data, when to come back"
             answer.take(name, "\n".join(data))
             n += name is not None
             name, data = None, []
@@ -113,7 +119,7 @@ class Kept:
         c, r = self.server.open(method, path, body, headers=dict(self.headers, **(headers or {})))
         if r.status not in (200, 204):
             with contextlib.closing(c):
-                raise Refused(r.status, r.read().decode(errors="replace"))
+                raise Refused(r.status, r.read().decode(errors="replace"), r.getheader("X-Should-Retry") == "false")
         return c, r
 
     def begin(self):
@@ -146,7 +152,7 @@ class Kept:
                 if self.once(cut_after):
                     return self.answer
             except Refused as e:
-                if e.status not in AGAIN or time.monotonic() > self.end:
+                if e.status not in AGAIN or e.is_final or time.monotonic() > self.end:
                     raise
             except BROKEN:
                 if not self.answer.session and not self.key:

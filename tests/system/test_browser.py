@@ -10,6 +10,7 @@ import json
 import os
 import re
 import threading
+import time
 
 import browser
 from harness import BUILD, ROOT, Skip, case, main
@@ -202,6 +203,7 @@ class Stand:
                 self.end_headers()
 
             def events(self, first, end):
+                self.wfile.write(b"retry: 1100\n")
                 for i in range(first, end):
                     round_ = {"round": i, "keep_len": i, "tokens": [stand.told[i]], "n_draft": 1, "verify_ns": 1000000,
                               "tree": {"tokens": [stand.told[i]], "parents": [-1], "path": []}}
@@ -272,8 +274,10 @@ def an_answer_whose_connection_breaks_is_resumed():
         is_up(b)
         send(b, "Tell me")
         b.wait("turns.at(-1)?.live?.at === 9")
+        broke = time.monotonic()
         s.waits.set()
         b.wait(DONE)
+        assert b.eval("retry_ms") == 1100 and time.monotonic() - broke > .8  # it has waited as it was told
         assert s.from_ == [9] and last_text(b) == "".join(WORDS), (s.from_, last_text(b))
 
 

@@ -97,11 +97,12 @@ def only_who_asks_gets_ids():
                 session, lines = r.getheader("X-Graft-Session"), r.read().decode().splitlines()
             ids = [x[4:] for x in lines if x.startswith("id: ")]
             assert len(session) == 16 and bool(ids) == asked and all(EVENT_ID.fullmatch(x) for x in ids), (session, ids)
+            assert [x.startswith("retry: ") for x in lines] == [asked] + [False] * (len(lines) - 1), lines[:9]
             status, _ = get(s, session)
             assert status == (200 if asked else 410), status
         c, r = s.open("POST", COMPLETIONS, dict(BODY, stream=True, n=2), headers={"X-Graft-Event-Ids": "1"})
         with contextlib.closing(c):
-            assert len(r.getheader("X-Graft-Session")) == 16 and b"\nid:" not in r.read()
+            assert len(r.getheader("X-Graft-Session")) == 16 and b"id:" not in (text := r.read()) and b"retry:" not in text
         assert get(s, r.getheader("X-Graft-Session"))[0] == 404
 
 

@@ -1,12 +1,14 @@
 /* An answer of an earlier process that goes on here, a client that follows it, and one that stops it: what is told is
  * what the journal has. */
 #include "orchestrator/http/front.h"
+#include "orchestrator/http/tell.h"
 #include "tests/quiet_log.h"
 #include "tests/unit/mini_tokenizer_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -215,6 +217,28 @@ static void test_a_failure_is_final(void **state)
     }
 }
 
+/* Those who lost a server come back one by one: each is told a time of its own. */
+static void test_when_to_come_back(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    char text[4096];
+    unsigned ms[N], least = UINT32_MAX, most = 0;
+    struct gr_front *f = make();
+    for (int i = 0; i < N; i++) {
+        struct gr_stream *reader = come_back(f, false);
+        (void)read_more(reader, text);
+        assert_int_equal(sscanf(text, "retry: %u\nid: 00000000000000a1-3-3\ndata: {", &ms[i]), 1);
+        assert_null(strstr(text + 1, "retry"));
+        assert_true(ms[i] >= GR_TELL_RETRY_MS && ms[i] <= GR_TELL_RETRY_MS + GR_TELL_RETRY_MS / 2);
+        least = GR_MIN(least, ms[i]);
+        most = GR_MAX(most, ms[i]);
+        gr_stream_drop(reader);
+    }
+    assert_true(least < most);
+    gr_front_destroy(f);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -232,6 +256,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_stop_is_told_when_it_is_durable),
                                        cmocka_unit_test(test_a_stop_that_was_not_written),
-                                       cmocka_unit_test(test_an_end), cmocka_unit_test(test_a_failure_is_final)};
+                                       cmocka_unit_test(test_an_end), cmocka_unit_test(test_a_failure_is_final),
+                                       cmocka_unit_test(test_when_to_come_back)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -147,6 +147,32 @@ static void test_pings(void **state)
     gr_stream_drop(body);
 }
 
+/* When to come back stands in the first event, whichever that is, and nowhere else. */
+static void test_retry(void **state)
+{
+    (void)state;
+    int n_wake;
+    bool ended, cut;
+    char got[256] = "";
+    struct gr_stream *s = make(&n_wake);
+    gr_stream_begin(s, 200, "text/event-stream");
+    gr_stream_retry(s, 1234);
+    assert_int_equal(gr_stream_ping(s), GR_OK);
+    assert_int_equal(gr_stream_write_named_event(s, "a-1-1", "x"), GR_OK);
+    assert_int_equal(gr_stream_write_event(s, "y"), GR_OK);
+    (void)gr_stream_read(s, got, sizeof(got) - 1, &ended, &cut);
+    assert_string_equal(got, ": ping\nretry: 1234\nid: a-1-1\ndata: x\n\ndata: y\n\n");
+    gr_stream_drop(s);
+    s = make(&n_wake);
+    gr_stream_begin(s, 200, "text/event-stream");
+    gr_stream_retry(s, UINT32_MAX);
+    gr_stream_refuse(s, 500, "why");
+    memset(got, 0, sizeof(got));
+    (void)gr_stream_read(s, got, sizeof(got) - 1, &ended, &cut);
+    assert_ptr_equal(strstr(got, "retry: 4294967295\ndata: {\"error\""), got);
+    gr_stream_drop(s);
+}
+
 /* An error is the whole response where none has begun, and its head tells whether to ask again is of use. */
 static void test_errors(void **state)
 {
@@ -173,6 +199,7 @@ int main(void)
         cmocka_unit_test(test_nobody_reads),    cmocka_unit_test(test_who_reads_is_not_cut),
         cmocka_unit_test(test_one_large_piece), cmocka_unit_test(test_a_reader_that_left),
         cmocka_unit_test(test_pings),           cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_retry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
