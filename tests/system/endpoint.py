@@ -2,10 +2,12 @@
 import contextlib
 import http.client
 import json
+import os
 import re
+import signal
 
-from harness import SLOW
-from served import Serve
+from harness import SLOW, TARGET, alive, wait_for
+from served import Folder, Serve, free_port
 
 PROMPT = "def fibonacci(n):"
 
@@ -80,3 +82,31 @@ class Endpoint(Serve):
     def is_quiet(self):
         m = self.metrics()
         return m["graft_num_requests_running"] == 0 and m["graft_num_requests_waiting"] == 0
+
+    def is_ready(self):
+        try:
+            return self.ask("GET", "/ready")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+class Journalled(Endpoint):
+    """An endpoint with a journal, at ports that it keeps, under a supervisor; its workers are started by hand."""
+
+    def __init__(self, *args, folder=None, **kw):
+        folder = folder or Folder()
+        super().__init__("--journal", folder.path("journal"), "--supervise", "--model", TARGET, "--queue-timeout", "300", *args,
+                         http=f"127.0.0.1:{free_port()}", spawn=False, control=f"127.0.0.1:{free_port()}", folder=folder, **kw)
+
+    def kill(self):
+        """The process that serves. Its number; another one takes its place."""
+        pid = self.child("graft")
+        assert pid, self.log()
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def restart(self, n_worker=1):
+        """Kills it, and is back when the next one has its workers and serves."""
+        pid = self.kill()
+        wait_for(lambda: not alive(pid) and self.child("graft") not in (0, pid), 60)
+        wait_for(lambda: self.is_ready() and len(self.list()["workers"]) == n_worker, 60)

@@ -7,13 +7,12 @@ import concurrent.futures
 import contextlib
 import json
 import os
-import signal
 import socket
 
-from endpoint import PROMPT, Endpoint, read_all
-from harness import TARGET, case, main, wait_for
+from endpoint import PROMPT, Endpoint, Journalled, read_all
+from harness import case, main, wait_for
 from kept import EVENT_ID, Kept, Refused, read_kept
-from served import Folder, free_port, worker
+from served import Folder, worker
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 FORM = ("--chat-template", "llama3")
@@ -290,20 +289,6 @@ def followers_are_bounded():
         wait_for(s.is_quiet)
 
 
-class Journalled(Endpoint):
-    """An endpoint with a journal, at ports that it keeps, under a supervisor; its target is started by hand."""
-
-    def __init__(self, *args, **kw):
-        folder = Folder()
-        super().__init__("--journal", folder.path("journal"), "--supervise", "--model", TARGET, "--queue-timeout", "300", *args,
-                         http=f"127.0.0.1:{free_port()}", spawn=False, control=f"127.0.0.1:{free_port()}", folder=folder, **kw)
-
-    def kill(self):
-        pid = self.child("graft")
-        assert pid, self.log()
-        os.kill(pid, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def journalled(*args):
     with Journalled(*args) as s, worker("graft-target", s.folder, s.address, "--rejoin-timeout", "300"):
@@ -333,18 +318,11 @@ def answers_outlive_the_orchestrator():
                 k: whole["usage"][k] for k in ("prompt_tokens", "completion_tokens")}, one.usage
             assert len({(e["id"], e["created"], e["model"]) for e in one.events}) == 1, one.session
             s.kill()  # what is over is there again, whole, and by its last id nothing of it is
-            wait_for(lambda: ready(s), 60)
+            wait_for(s.is_ready, 60)
             status, text = get(s, one.session)
             told = "".join(c["text"] for e in text.split("\n") if e.startswith("data: {") for c in json.loads(e[6:])["choices"])
             assert status == 200 and told == one.text, (status, told)
             assert get(s, one.session, f"?last_event_id={one.ids[-1]}") == (204, "")
-
-
-def ready(s):
-    try:
-        return s.ask("GET", "/ready")[0] == 200
-    except OSError:
-        return False
 
 
 @case
@@ -355,7 +333,7 @@ def what_binds_an_answer_outlives_the_orchestrator():
         text = k.answer.text
         whole = s.post(COMPLETIONS, BODY, headers={"Idempotency-Key": "whole"})
         s.kill()
-        wait_for(lambda: ready(s), 60)
+        wait_for(s.is_ready, 60)
         refused(422, lambda: begun(s, dict(endless(), seed=1), key="kept"))
         again = begun(s, endless(), key="kept")
         assert again.answer.session == k.answer.session and again.answer.text[:len(text)] == text[:len(again.answer.text)]
@@ -364,7 +342,7 @@ def what_binds_an_answer_outlives_the_orchestrator():
         assert stop(s, k.answer.session)["stopped"] is True
         one = again.read()  # who is told of an end may rely on it
         s.kill()
-        wait_for(lambda: ready(s), 60)
+        wait_for(s.is_ready, 60)
         assert k.read().text == one.text and k.answer.finish == "stop"
         assert one.finish == "stop" and one.text.startswith(text) and one.usage["completion_tokens"] == one.at - 1
         assert stop(s, k.answer.session)["stopped"] is False
@@ -376,7 +354,7 @@ def nobody_comes_back_after_a_restart():
         k = begun(s, endless())
         s.kill()
         wait_for(lambda: "its client is gone" in s.log(), 60)
-        wait_for(lambda: ready(s) and get(s, k.answer.session)[0] == 200, 60)
+        wait_for(lambda: s.is_ready() and get(s, k.answer.session)[0] == 200, 60)
         assert k.read().finish == "closed"  # the journal has what there was
 
 
