@@ -3,15 +3,23 @@
 
 usage: test_prefix_cache.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import concurrent.futures
 import contextlib
+import json
 import os
 import random
+import re
+import signal
 import tempfile
+import threading
 import time
 
-from harness import HEAD, ROOT, TARGET, case, main, wait_for
-from endpoint import Endpoint
+from forwarder import Forwarder
+from harness import DRAFT, HEAD, ROOT, SLOW, TARGET, case, generate, main, wait_for
+from endpoint import Endpoint, Journalled
+from served import FIXED, free_port, worker
 
+LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 OFF = ("--prefix-cache", "off")
 ON = ("--prefix-cache", "on")
 KEYS = ("alices-key-0123456789", "bobs-key-0123456789")
@@ -33,19 +41,19 @@ def text_of(answer):
 
 
 @contextlib.contextmanager
-def two_keys(*args):
+def two_keys(*args, kind=Endpoint, **kw):
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         path = os.path.join(folder, "api.keys")
         with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as f:
             f.write("\n".join(KEYS) + "\n")
-        yield stack.enter_context(Endpoint("--api-key-file", path, *args, key=KEYS[0], draft=False))
+        yield stack.enter_context(kind("--api-key-file", path, *args, key=KEYS[0], **kw))
 
 
 @case
 def keys_share_with_themselves_only():
     prompt = source(3000)
-    with two_keys(*ON) as s:
+    with two_keys(*ON, draft=False) as s:
         def ask(key, **body):
             return s.post("/v1/completions", dict({"prompt": prompt, "temperature": 0, "max_tokens": 4}, **body),
                           headers={"Authorization": f"Bearer {KEYS[key]}"})
@@ -118,6 +126,208 @@ def with_trees_specpv_heads_and_ranks():
                     n_cached += cached(got)
                     n_drafted += got["metrics"]["speculative_decoding"]["num_accepted_tokens"]
             assert n_cached > 1000 and (n_drafted > 0) == (HEAD in way), (way, n_cached, n_drafted)
+
+
+# ---- processes that end: what is computed is found again where it still lies, and nowhere else ----
+
+def ask_all(s, prompt, n_cached, want):
+    """Both keys and the control link, each of which has n_cached tokens of the prompt in the cache."""
+    for key in KEYS:
+        got = s.post("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": 40, "ignore_eos": True},
+                     headers={"Authorization": f"Bearer {key}"})
+        assert cached(got) == n_cached and text_of(got) == want, (key, n_cached, got)
+    got = s.generate("--max-tokens", "40", prompt=prompt)
+    assert got["metrics"]["cached_tokens"] == n_cached and got["text"] == want, got
+
+
+@case
+def what_was_computed_outlives_the_orchestrator_and_the_link():
+    """Keys are made of content: another orchestrator, and a target that was lost and has come back, find the same blocks."""
+    prompt = source(1000)
+    whole = generate("--prompt", prompt, "--max-tokens", "40", "--ignore-eos", *OFF)
+    want, n = whole["text"], (whole["metrics"]["prompt_tokens"] - 1) // 16 * 16
+    assert n > 100
+    with two_keys(kind=Journalled) as s, Forwarder(s.address) as link, \
+            worker("graft-target", s.folder, link.address, "--rejoin-timeout", "300"):
+        s.wait()
+        ask_all(s, prompt, 0, want)
+        ask_all(s, prompt, n, want)
+        s.restart()
+        ask_all(s, prompt, n, want)
+        joined = lambda: len(re.findall(r"target worker \d+ has joined", s.log()))  # noqa: E731
+        before = joined()
+        link.halve = True
+        wait_for(lambda: joined() > before)
+        ask_all(s, prompt, n, want)
+        other = s.post("/v1/completions", {"prompt": prompt, "max_tokens": 4, "cache_salt": "a"})
+        assert cached(other) == 0, other  # and divides as ever
+
+
+@case
+def a_target_without_its_kv_is_asked_for_none():
+    """Another process in its seat and at its address, with an empty pool: nothing counts as found, in no text and no metric."""
+    prompt, more = source(1000), "\nclass Other:\n"
+    with two_keys("--model", TARGET, spawn=False) as s:
+        place = ("--seat", "t1", "--listen", f"127.0.0.1:{free_port()}")
+        with worker("graft-target", s.folder, s.address, *place) as target:
+            s.wait()
+            want = s.generate("--max-tokens", "40", prompt=prompt)["text"]
+            body = {"prompt": prompt, "max_tokens": 4}
+            n = cached((s.post("/v1/completions", body), s.post("/v1/completions", body))[1])
+            kept = s.generate("--keep", "--max-tokens", "40", prompt=prompt)
+            assert n > 100 and kept["metrics"]["cached_tokens"] == n, kept
+            hits = "graft_prefix_cache_hits_total"
+            wait_for(lambda: s.metrics()[hits] == 2 * n)
+            target.kill()
+            target.wait()
+        with worker("graft-target", s.folder, s.address, *place):
+            s.wait()
+            ask_all(s, prompt, 0, want)
+            ask_all(s, prompt, n, want)
+            wait_for(lambda: s.metrics()[hits] == 5 * n)
+        with worker("graft-target", s.folder, s.address, *place):  # and the session that is idle since the first one
+            s.wait()
+            ids = s.generate("--session", kept["session"], "--max-tokens", "40", prompt=more)
+            assert ids["metrics"]["cached_tokens"] == 0, ids
+        whole = generate("--prompt", prompt + kept["text"] + more, "--max-tokens", "40", "--ignore-eos", *OFF)
+        assert ids["text"] == whole["text"], (ids, whole)
+
+
+# ---- who shares a prefix with those that leave ----
+
+class Leavers:
+    """Clients that share a prefix, break their streams at a random moment, and ask again; others that share it stay."""
+
+    def __init__(self, s, prompts, n_round, rng):
+        self.s, self.prompts, self.n_left, self.rng = s, prompts, n_round, rng
+        self.lock, self.n_stayed, self.wrong = threading.Lock(), 0, []
+
+    def ask(self, name):
+        body, want = self.prompts[name]
+        got = self.s.complete(**body)
+        if (text_of(got), cached(got) > 0) != (want, True):
+            self.wrong.append((name, body, got))
+
+    def round(self):
+        """When this client is to go, in seconds after its request; None: there were enough."""
+        with self.lock:
+            self.n_left -= 1
+            return self.rng.uniform(.002, .04) if self.n_left >= 0 else None
+
+    def leave(self, name):
+        while (after := self.round()) is not None and not self.wrong:
+            body, _ = self.prompts[name]
+            c = self.s.connect()
+            c.request("POST", "/v1/completions", json.dumps(dict(body, stream=True)), {"Content-Type": "application/json"})
+            time.sleep(after)  # the moment is what is drawn
+            c.close()
+            self.ask(name)
+
+    def stay(self, name):
+        goes_on = True
+        while goes_on:
+            self.ask(name)
+            with self.lock:
+                self.n_stayed += 1
+            goes_on = self.n_left > 0 and not self.wrong
+
+    def run(self, leavers, bystanders):
+        calls = [(self.leave, x) for x in leavers] + [(self.stay, x) for x in bystanders]
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+            for done in [pool.submit(f, x) for f, x in calls]:
+                done.result()
+        assert not self.wrong, self.wrong[0]
+
+
+def free_blocks(s):
+    """Of each worker's KV pool, by its last answer to a ping, and how many there are."""
+    return {w["role"]: (w["kv_free_blocks"], w["kv_blocks"]) for w in s.ask("GET", "/v1/graft/fleet")[1]["workers"]}
+
+
+@case
+def who_leaves_takes_nothing_from_who_stays():
+    n_round = 1000 if LONG else 60 if SLOW == 1 else 16
+    rng = random.Random(int(os.environ.get("GRAFT_TEST_SEED", "1")))
+    names = [f"client{i}" for i in range(8)] + [f"bystander{i}" for i in range(4)]
+    bodies = {x: {"prompt": source(400) + f"\nclass {x}:\n", "max_tokens": 24, "ignore_eos": True, "temperature": i % 2, "seed": i,
+                  "num_speculative_tokens": 4} for i, x in enumerate(names)}
+    with Endpoint("--sessions", "8", "--kv-blocks", "400", *OFF) as plain:
+        prompts = {x: (b, text_of(plain.complete(**dict(b, num_speculative_tokens=0)))) for x, b in bodies.items()}
+    with Endpoint("--sessions", "8", "--kv-blocks", "400", *ON) as s:
+        s.complete(prompt=source(400), max_tokens=1)
+        load = Leavers(s, prompts, n_round, rng)
+        load.run(names[:8], names[8:])
+        assert load.n_stayed >= 4, load.n_stayed
+        wait_for(s.is_quiet)
+        wait_for(lambda: all(free == n > 0 for free, n in free_blocks(s).values()))  # with the next answers to pings
+        ends = {k: v for k, v in s.metrics().items() if k.startswith("graft_request_success_total") and v}
+        print(f"# {n_round} left, {load.n_stayed} answers of those who stayed; ends: {ends}", flush=True)
+        assert ends['graft_request_success_total{finished_reason="abort"}'] > 0, ends
+
+
+# ---- caches of one session on several workers, each of which is lost alone ----
+
+class Turns:
+    """A session that is kept at s, whose every turn must be that of plain decoding of its whole text."""
+
+    def __init__(self, s, plain):
+        self.s, self.plain, self.session = s, plain, None
+        self.ids = s.post("/tokenize", {"prompt": source(700)})["tokens"]
+        self.more, self.n_accepted = self.ids[5:12], 0
+
+    def turn(self):
+        """How much of the text before it was not computed for it: 1 is all but its last token."""
+        before = len(self.ids)
+        if self.session is None:
+            got = self.s.turn(self.ids, "--keep", *FIXED, "--max-tokens", "30")
+        else:
+            got = self.s.turn(self.more, "--session", self.session, "--max-tokens", "30")
+            self.ids = self.ids + self.more
+        want = self.plain.turn(self.ids, "--method", "none", "--max-tokens", "30")
+        assert got["token_ids"] == want["token_ids"], (got, want)
+        self.ids, self.session = self.ids + got["token_ids"], got["session"]
+        self.n_accepted += got["metrics"]["num_accepted_tokens"]
+        return got["metrics"]["cached_tokens"] / (before - 1)
+
+
+def make_the_target_forget(s):
+    """Others need its room: what no session holds is given up, and then the session that is idle."""
+    before = s.metrics()["graft_evictions_total"]
+    for i in (1, 2):
+        s.complete(prompt=[(i * 37 + k * k) % 400 + 3 for k in range(700)], max_tokens=1)
+    wait_for(lambda: s.metrics()["graft_evictions_total"] > before)
+
+
+@case
+def each_cache_of_a_session_is_lost_alone():
+    """The drafter's, the target's, and both at once: texts are the same, and nobody is told again and again that prefixes differ."""
+    for model, more in ((HEAD, ("--head", HEAD)), (DRAFT, ()))[:2 if LONG else 1]:
+        with Endpoint(*OFF, draft=False) as plain, Endpoint("--model", TARGET, spawn=False) as s, contextlib.ExitStack() as stack:
+            stack.enter_context(worker("graft-target", s.folder, s.address, "--kv-blocks", "56", *more, *ON))
+
+            def another_drafter(s=s, stack=stack, model=model):
+                stack.enter_context(worker("graft-draft", s.folder, s.address, "--target", TARGET, model=model))
+                s.wait("--draft", model)
+
+            def lose_drafter(s=s, another_drafter=another_drafter):
+                os.kill(next(w["pid"] for w in s.list()["workers"] if w["role"] == "draft"), signal.SIGKILL)
+                wait_for(lambda: len(s.list()["workers"]) == 1)
+                another_drafter()
+            another_drafter()
+            turns = Turns(s, plain)
+            assert turns.turn() == 0 and turns.turn() == 1
+            lose_drafter()
+            assert turns.turn() == 1
+            make_the_target_forget(s)
+            assert turns.turn() < .5
+            lose_drafter()
+            make_the_target_forget(s)
+            assert turns.turn() < .5
+            assert turns.turn() == 1 and turns.n_accepted > 0, turns.n_accepted
+            m = s.metrics()
+            desyncs = {k: v for k, v in m.items() if k.startswith("graft_desyncs_total")}
+            assert len(desyncs) == 2 and sum(desyncs.values()) <= 4, desyncs
+            assert m['graft_workers_lost_total{role="draft"}'] == 2 and m['graft_workers_lost_total{role="target"}'] == 0, m
 
 
 def first_token_s(s, prompt):

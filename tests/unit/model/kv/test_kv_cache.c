@@ -420,6 +420,19 @@ static void test_root(void **state)
     assert_true(root[0] == root[1] && root[0] != root[2] && root[0] != root[3]);
 }
 
+/* No address, no number drawn at a start and no order of entries is in a key: it is the same in every process. */
+static void test_known_keys(void **state)
+{
+    (void)state;
+    struct world *w = create(UINT64_MAX);
+    fill(w, 0, 1, 5, BLOCK);
+    fill(w, 1, 2, 6, 3 * BLOCK);
+    assert_int_equal(w->cache.entry[w->table[0].block[0]].hash, UINT64_C(0xe6ef36060e7c3d7f));
+    assert_int_equal(w->cache.entry[w->table[1].block[0]].hash, UINT64_C(0x906d32800c9560b3));
+    assert_int_equal(w->cache.entry[w->table[1].block[2]].hash, UINT64_C(0x308a3e06040ab0bf));
+    destroy(w);
+}
+
 /* Checks see what they promise to see. */
 static void test_check_sees_faults(void **state)
 {
@@ -451,7 +464,7 @@ int main(void)
         cmocka_unit_test(test_random_operations), cmocka_unit_test(test_forced_collisions),
         cmocka_unit_test(test_borders_and_salts), cmocka_unit_test(test_kept_is_read_only),
         cmocka_unit_test(test_eviction_order),    cmocka_unit_test(test_root),
-        cmocka_unit_test(test_check_sees_faults),
+        cmocka_unit_test(test_known_keys),        cmocka_unit_test(test_check_sees_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
