@@ -5,6 +5,7 @@ usage: test_journal.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import concurrent.futures
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ MANY = 1000 if SLOW == 1 else 300  # tokens of a turn that is met in its midst; 
 PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
 
 
+@functools.cache
 def plain(prompt, tokens, *args):
     return generate("--prompt", prompt, "--ignore-eos", "--max-tokens", str(tokens), "--method", "none", *args)
 
@@ -61,12 +63,12 @@ class KeptEndpoint(Kept, Endpoint):
 
 
 @contextlib.contextmanager
-def served(*args, draft=True, workers=(), **kw):
+def served(*args, draft=True, workers=(), draft_workers=(), **kw):
     with contextlib.ExitStack() as stack:
         s = stack.enter_context(Kept(*args, **kw))
         stack.enter_context(worker("graft-target", s.folder, s.address, *WAITS, *workers))
         if draft:
-            stack.enter_context(worker("graft-draft", s.folder, s.address, "--target", TARGET, *WAITS, model=DRAFT))
+            stack.enter_context(worker("graft-draft", s.folder, s.address, "--target", TARGET, *WAITS, *draft_workers, model=DRAFT))
         s.wait(*(("--draft", DRAFT) if draft else ()))
         yield s
 
@@ -90,17 +92,54 @@ def an_idle_session_is_there_again_and_goes_on():
         assert gone.returncode == 1 and "no answer of it is kept" in gone.stderr, gone.stderr
 
 
+class Idle:
+    """Sessions that are kept after a turn, and what plain decoding gives in it and in the next one."""
+    MORE = "\nclass A:"
+
+    def __init__(self, n):
+        prompts = [f"# {i}\nimport os\nimport sys\n\n\nclass Stack:\n    def __init__(self):\n        self.items = []\n"
+                   for i in range(n)]
+        with Serve(draft=False) as s:
+            first = {p: self.plain(s, p) for p in prompts}
+            self.want = {p: (one, self.plain(s, p + one["text"] + self.MORE)) for p, one in first.items()}
+        self.sessions = {}
+
+    @staticmethod
+    def plain(s, prompt):
+        return s.generate("--max-tokens", "20", "--method", "none", prompt=prompt)
+
+    def begin(self, s):
+        for prompt, (first, _) in self.want.items():
+            got = s.generate("--keep", "--max-tokens", "20", prompt=prompt)
+            assert got["token_ids"] == first["token_ids"], (got, first)
+            self.sessions[prompt] = got["session"]
+
+    def go_on(self, s):
+        """All whole blocks of each text are found where they were computed."""
+        for prompt, (first, second) in self.want.items():
+            got = s.generate("--session", self.sessions[prompt], "--max-tokens", "20", prompt=self.MORE)
+            n = (first["metrics"]["prompt_tokens"] + 20 - 1) // 16 * 16
+            assert got["metrics"]["cached_tokens"] == n > 0, (n, got)
+            assert got["token_ids"] == second["token_ids"], (got, second)
+
+
 @case
 def turns_go_on_and_can_be_read_when_they_are_over():
+    """The next orchestrator has the same workers, whose KV serves sessions that are idle, too."""
     want = {p: plain(p, MANY) for p in PROMPTS}
-    with served() as s:
+    idle, room = Idle(8), ("--sessions", "12")
+    with served(workers=room, draft_workers=room) as s:
+        pids = sorted(w["pid"] for w in s.list()["workers"])
+        idle.begin(s)
         clients = {p: s.start(*FIXED, prompt=p, tokens=MANY) for p in PROMPTS}
         wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]) == 4)
-        before = {x["id"] for x in s.sessions()}
+        before = {x["id"] for x in s.sessions() if x["state"] == "running"}
         s.kill()
         for c in clients.values():
             _, err = c.communicate(timeout=60)
             assert c.returncode == 1 and "orchestrator" in err, err
+        wait_for(lambda: sorted(w["pid"] for w in s.list()["workers"]) == pids)
+        idle.go_on(s)
         got = [s.text_when_over(x) for x in before]
         assert all(x["finish_reason"] == "length" and x["error"] == "" for x in got), got
         text_of = {tuple(x["token_ids"]): x["text"] for x in want.values()}
