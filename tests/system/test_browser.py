@@ -9,13 +9,14 @@ import http.server
 import json
 import os
 import re
+import signal
 import threading
 import time
 
 import browser
-from harness import BUILD, ROOT, Skip, case, main
-from endpoint import PROMPT, Endpoint
-from served import Folder
+from harness import BUILD, ROOT, Skip, case, main, wait_for
+from endpoint import PROMPT, Endpoint, Journalled
+from served import Folder, worker
 
 FORM = ("--chat-template", "llama3")
 SHOTS = os.path.join(BUILD, "page")
@@ -25,7 +26,12 @@ WIDE, PHONE = (1360, 860), (360, 740)
 SET = """(() => { for (const [k, v] of Object.entries(%s)) { const e = document.getElementById(k);
     e.type === 'checkbox' ? e.checked = v : e.value = v; e.dispatchEvent(new Event('input', {bubbles: true})); } })()"""
 PLAIN = {"mode": "plain", "spec": "8", "temperature": "0", "tokens": "60"}
+LONG = 4000  # tokens of an answer that is met in its midst
 DONE = "!abort && turns.length > 1 && document.getElementById('send').textContent === 'Send'"
+
+
+def text_of(s):
+    return s.complete(prompt=PROMPT, max_tokens=LONG, num_speculative_tokens=8)["choices"][0]["text"]
 
 
 @contextlib.contextmanager
@@ -88,6 +94,13 @@ def an_answer_streams_and_is_the_servers():
         assert b.eval("turns.length") == 2
 
 
+def ended(s, n):
+    """So many answers were stopped at the server, which has nothing to do any more."""
+    wait_for(lambda: s.metrics()['graft_request_success_total{finished_reason="stop"}'] == n)
+    wait_for(s.is_quiet)
+    assert s.metrics()['graft_request_success_total{finished_reason="abort"}'] == 0
+
+
 @case
 def a_conversation_is_stopped_and_gone_on_with():
     with Endpoint(*FORM) as s, opened(s, mode="chat", temperature="0", tokens="3000", spec="8") as b:
@@ -101,15 +114,25 @@ def a_conversation_is_stopped_and_gone_on_with():
         note = b.eval("document.querySelector('#log .assistant .note').textContent")
         assert stopped and "stopped" in note and "Ask again" in note, note
         assert b.eval("document.getElementById('status').textContent") == "Stopped."
+        ended(s, 1)
         b.eval(SET % json.dumps({"tokens": "10"}))
         b.click("#log .note button")
         b.wait(DONE + " && facts.usage?.tokens === 10")
         again = last_text(b)  # either may be the longer one
         assert stopped.startswith(again) or again.startswith(stopped), (stopped, again)
         assert b.eval("turns.length") == 2
+        b.eval(SET % json.dumps({"tokens": "3000"}))
+        send(b, "def add(a, b):")
+        b.wait("rounds.length > 3")
         b.click("#fresh")
         assert b.eval("turns.length") == 0 and b.eval("document.activeElement.id") == "prompt"
         b.wait("document.querySelector('#log .empty')")
+        ended(s, 2)
+        b.eval(SET % json.dumps({"spec": "0"}))
+        b.eval("(document.getElementById('prompt').value = 'def add(a, b):', send(), stop())")  # before it has a name
+        b.wait(DONE)
+        assert last_text(b) == "", last_text(b)
+        ended(s, 3)
 
 
 @case
@@ -125,23 +148,50 @@ def what_cannot_be_answered_is_said_and_given_back():
         assert b.eval("document.getElementById('mode').value") == "chat"  # it was chosen
 
 
+def resumed_whole(b, want):
+    """The answer is over, and is the whole text; the page has gone on with it by itself."""
+    b.wait(DONE, 120)
+    note = b.eval("document.querySelector('#log .assistant .note').textContent")
+    assert last_text(b) == want and "resumed" in note and f"{LONG} tokens" in note, (last_text(b), want, note)
+
+
 @case
-def a_page_that_is_left_in_mid_answer_says_where_it_was_cut():
-    with Endpoint(*FORM) as s, opened(s, **dict(PLAIN, tokens="3000")) as b:
+def a_page_that_is_loaded_in_mid_answer_goes_on():
+    with Endpoint(*FORM) as s, opened(s, **dict(PLAIN, tokens=str(LONG))) as b:
         is_up(b)
+        want = text_of(s)
         send(b, PROMPT)
         b.wait("rounds.length > 3")
-        b.reload()
-        b.wait("document.querySelector('#log .assistant .note')")
-        note = b.eval("document.querySelector('#log .assistant .note').textContent")
-        assert "cut here" in note and "Go on from here" in note, note
-        assert last_text(b) and b.eval("turns[0].text") == PROMPT and b.eval("document.getElementById('tokens').value") == "3000"
-        shoot(b, "cut")
         begun = last_text(b)
-        b.eval(SET % json.dumps({"tokens": "10"}))
-        b.click("#log .note button")
-        b.wait(DONE + " && facts.usage?.tokens === 10")
-        assert last_text(b).startswith(begun) and len(last_text(b)) > len(begun), last_text(b)
+        b.reload()
+        assert b.eval("turns[0].text") == PROMPT and b.eval("document.getElementById('tokens').value") == str(LONG)
+        b.wait(f"turns[1].text.length > {len(begun)}")
+        b.reload()
+        resumed_whole(b, want)
+        shoot(b, "reloaded")
+
+
+@case
+def a_page_goes_on_by_itself_when_its_server_is_killed():
+    """Twice in one answer; the server is started again by its supervisor, on its journal."""
+    with Journalled(*FORM) as s, worker("graft-target", s.folder, s.address, "--rejoin-timeout", "300"):
+        s.wait()
+        want = text_of(s)
+        with opened(s, **dict(PLAIN, tokens=str(LONG), spec="0")) as b:
+            is_up(b)
+            send(b, PROMPT)
+            for name in ("killed", "killed-again"):
+                had = len(last_text(b) or "")
+                b.wait(f"turns[1]?.text.length > {had} + 200")
+                s.p.send_signal(signal.SIGSTOP)  # the supervisor, so that there is nobody for a while
+                s.kill()
+                b.wait("turns[1].waits && document.getElementById('state').className === 'bad'")
+                shoot(b, name)
+                s.p.send_signal(signal.SIGCONT)
+                b.wait("!turns[1].waits && turns[1].live.again")
+                is_up(b)
+            resumed_whole(b, want)
+            assert b.eval("a_round(facts)") == "1.00", b.eval("facts")  # rounds that nobody was told do not count
 
 
 @case
@@ -164,6 +214,18 @@ def a_key_stays_in_the_tab():
         b.press("Enter")
         b.wait(DONE)
         assert KEY not in b.eval("JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie])")
+        want = text_of(s)
+        b.click("#fresh")
+        b.eval(SET % json.dumps({"tokens": str(LONG)}))
+        send(b, PROMPT)
+        b.wait("rounds.length > 3")
+        b.reload()  # the answer goes on when there is a key again
+        b.wait("turns[1].cut && document.getElementById('state').textContent === 'an API key is needed'")
+        shoot(b, "key-again")
+        assert b.eval("document.activeElement.id") == "key"
+        b.type(KEY)
+        b.press("Tab")
+        resumed_whole(b, want)
         b.reload()
         b.wait("document.getElementById('state').textContent === 'an API key is needed'")
         b.eval(SET % json.dumps({"key": KEY, "keep": True}))
@@ -207,9 +269,9 @@ class Stand:
                 for i in range(first, end):
                     round_ = {"round": i, "keep_len": i, "tokens": [stand.told[i]], "n_draft": 1, "verify_ns": 1000000,
                               "tree": {"tokens": [stand.told[i]], "parents": [-1], "path": []}}
-                    for e in ({"choices": [], "graft": {"index": 0, "round": round_}},
-                              {"choices": [{"index": 0, "delta": {"content": stand.told[i]}}]}):
-                        self.wfile.write(f"id: {SESSION}-1-{i + 1}\ndata: {json.dumps(e)}\n\n".encode())
+                    for name, e in (("", {"choices": [], "graft": {"index": 0, "round": round_}}),
+                                    (f"id: {SESSION}-1-{i + 1}\n", {"choices": [{"index": 0, "delta": {"content": stand.told[i]}}]})):
+                        self.wfile.write(f"{name}data: {json.dumps(e)}\n\n".encode())
                     self.wfile.flush()
 
             def do_GET(self):
@@ -291,6 +353,7 @@ def an_answer_that_the_server_does_not_hold_is_cut_with_a_word():
         b.wait(DONE)
         note = b.eval("document.querySelector('#log .assistant .note').textContent")
         assert "does not hold this answer any more" in note and "Ask again" in note, note
+        shoot(b, "cut")
         assert s.from_ == [5] and last_text(b) == "".join(WORDS[:5]), s.from_
 
 
@@ -348,6 +411,11 @@ def everything_is_reached_by_keyboard():
                       "!(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).length") == 0
 
 
+WIDER = """(() => { const said = %s; if (said) document.getElementById('state').textContent = said;
+    return [...document.querySelectorAll('body *')].filter(e => e.getClientRects().length &&
+      e.getBoundingClientRect().right > 361 && !e.closest('#tree')).map(e => e.outerHTML.slice(0, 80)); })()"""
+
+
 @case
 def nothing_is_wider_than_a_phone():
     with Endpoint(*FORM) as s, opened(s, PHONE, **PLAIN) as b:
@@ -356,9 +424,9 @@ def nothing_is_wider_than_a_phone():
         b.wait(DONE)
         for name in ("chat", "rounds", "fleet"):
             b.click(f"nav [data-to={name}]")
-            wide = b.eval("[...document.querySelectorAll('body *')].filter(e => e.getClientRects().length && "
-                          "e.getBoundingClientRect().right > 361 && !e.closest('#tree')).map(e => e.outerHTML.slice(0, 80))")
-            assert not wide and b.eval("document.documentElement.scrollWidth") <= 360, (name, wide)
+            for state in ("", 4 * "the server cannot be reached "):
+                wide = b.eval(WIDER % json.dumps(state))
+                assert not wide and b.eval("document.documentElement.scrollWidth") <= 360, (name, state, wide)
             shoot(b, f"phone-{name}")
             seen = {n: b.eval(f"document.querySelector('{q}').getClientRects().length > 0")
                     for n, q in (("chat", "#prompt"), ("rounds", "#tree"), ("fleet", "#workers"))}
