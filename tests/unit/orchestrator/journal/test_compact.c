@@ -3,6 +3,7 @@
 #include "orchestrator/journal/compact.h"
 #include "orchestrator/journal/journal.h"
 #include "tests/quiet_log.h"
+#include "tests/unit/journal_world.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,51 +20,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define KIND 1
-#define N_SESSION 40 /* those whose records are looked at; sessions below 100 are read in full */
 #define NEVER_COMPACTED (1u << 20)
 #define COMPACTED 2000
-#define BODY 100
 
 /* ---- what is read ---- */
-
-struct reading {
-    char path[64];
-    uint64_t n_record;
-    uint64_t number[N_SESSION]; /* of the last record of each */
-    bool ended[N_SESSION], damaged[N_SESSION];
-    bool wrong; /* a record is not what was written */
-};
-
-static void fill_body(uint64_t session, uint64_t number, uint8_t out[BODY])
-{
-    for (size_t i = 0; i < BODY; i++) {
-        out[i] = (uint8_t)(session * 31 + number * 7 + i);
-    }
-}
-
-static enum gr_status take(void *ctx, const struct gr_record *d)
-{
-    struct reading *x = ctx;
-    uint8_t want[BODY];
-    x->n_record++;
-    if (d->session < N_SESSION) {
-        fill_body(d->session, d->number, want);
-        x->wrong = x->wrong || d->n_body != BODY || memcmp(d->body, want, BODY) != 0;
-        x->wrong = x->wrong || d->number != x->number[d->session] + 1;
-        x->number[d->session] = d->number;
-        x->ended[d->session] = (d->kind & GR_RECORD_ENDS) != 0;
-    }
-    return GR_OK;
-}
-
-static void take_damaged(void *ctx, uint64_t session)
-{
-    struct reading *x = ctx;
-    if (session < N_SESSION) {
-        x->damaged[session] = true;
-    }
-}
 
 /* A process that is killed leaves what it wrote, synced or not: that it was synced is seen from the calls. */
 static int no_sync(void *ctx, int fd)
@@ -80,65 +40,44 @@ static struct gr_journal_files quick_files(void)
     return f;
 }
 
-static enum gr_status open_with(struct reading *x, const struct gr_journal_files *files, uint32_t segment_bytes,
-                                struct gr_journal **out)
-{
-    char path[64];
-    memcpy(path, x->path, sizeof(path));
-    *x = (struct reading){.n_record = 0};
-    memcpy(x->path, path, sizeof(path));
-    const struct gr_journal_config c = {.path = x->path,
-                                        .files = files,
-                                        .segment_bytes = segment_bytes,
-                                        .ctx = x,
-                                        .on_record = take,
-                                        .on_damaged = take_damaged};
-    return gr_journal_open(&c, out);
-}
-
-static struct gr_journal *open_journal(struct reading *x, uint32_t segment_bytes)
+static struct gr_journal *open_journal(struct journal_reading *x, uint32_t segment_bytes)
 {
     static struct gr_journal_files quick;
     struct gr_journal *j = NULL;
     quick = quick_files();
-    assert_int_equal(open_with(x, &quick, segment_bytes, &j), GR_OK);
+    assert_int_equal(journal_open(x, &quick, segment_bytes, &j), GR_OK);
     assert_false(x->wrong);
     return j;
 }
 
 /* What there is, without its being compacted. */
-static void look(struct reading *x)
+static void look(struct journal_reading *x)
 {
     gr_journal_close(open_journal(x, NEVER_COMPACTED));
 }
 
 /* ---- folders ---- */
 
-static void make_folder(struct reading *x)
+static void make_folder(struct journal_reading *x)
 {
-    *x = (struct reading){.path = "/tmp/graft-compact-XXXXXX"};
-    assert_non_null(mkdtemp(x->path));
+    *x = (struct journal_reading){.n_record = 0};
+    journal_make_folder("compact", x->path);
 }
 
-static void shell(const char *format, const char *a, const char *b)
+static void copy_folder(const struct journal_reading *from, struct journal_reading *to)
 {
     char command[256];
-    snprintf(command, sizeof(command), format, a, b);
+    make_folder(to);
+    snprintf(command, sizeof(command), "cp -p '%s'/* '%s'", from->path, to->path);
     assert_int_equal(system(command), 0);
 }
 
-static void copy_folder(const struct reading *from, struct reading *to)
+static void remove_folder(const struct journal_reading *x)
 {
-    make_folder(to);
-    shell("cp -p '%s'/* '%s'", from->path, to->path);
+    journal_remove_folder(x->path);
 }
 
-static void remove_folder(const struct reading *x)
-{
-    shell("rm -r '%s'%s", x->path, "");
-}
-
-static bool is_there(const struct reading *x, const char *name)
+static bool is_there(const struct journal_reading *x, const char *name)
 {
     char path[128];
     snprintf(path, sizeof(path), "%s/%s", x->path, name);
@@ -146,7 +85,7 @@ static bool is_there(const struct reading *x, const char *name)
 }
 
 /* Bytes of all files; n_out: of segments. */
-static uint64_t size_of(const struct reading *x, int *n_out)
+static uint64_t size_of(const struct journal_reading *x, int *n_out)
 {
     DIR *dir = opendir(x->path);
     uint64_t n_byte = 0;
@@ -167,12 +106,8 @@ static uint64_t size_of(const struct reading *x, int *n_out)
 
 static uint64_t add(struct gr_journal *j, uint64_t session, uint64_t number, bool ends)
 {
-    uint8_t body[BODY];
     uint64_t seq = 0;
-    fill_body(session, number, body);
-    const struct gr_record r = {
-        .session = session, .number = number, .kind = KIND | (ends ? GR_RECORD_ENDS : 0), .n_body = BODY, .body = body};
-    assert_int_equal(gr_journal_add(j, &r, &seq), GR_OK);
+    assert_int_equal(journal_add(j, session, number, ends, &seq), GR_OK);
     return seq;
 }
 
@@ -198,13 +133,13 @@ static uint64_t last_number(uint64_t session)
     return 2 * ((stays(session) ? 4 : ends_in(session)) - begins_in(session) + 1);
 }
 
-static void live(struct reading *x)
+static void live(struct journal_reading *x)
 {
-    uint64_t number[N_SESSION] = {0};
+    uint64_t number[JOURNAL_N_SESSION] = {0};
     for (uint64_t life = 0; life < 5; life++) {
         struct gr_journal *j = open_journal(x, NEVER_COMPACTED);
         for (int turn = 0; turn < 2; turn++) {
-            for (uint64_t s = 1; s < N_SESSION; s++) {
+            for (uint64_t s = 1; s < JOURNAL_N_SESSION; s++) {
                 const bool goes_on = life >= begins_in(s) && (stays(s) || life <= ends_in(s));
                 const bool is_last = turn == 1 && !stays(s) && life == ends_in(s);
                 if (goes_on) {
@@ -217,10 +152,10 @@ static void live(struct reading *x)
 }
 
 /* Everything of those that stay; of the others everything or nothing. */
-static void check_whole(const struct reading *x)
+static void check_whole(const struct journal_reading *x)
 {
     assert_false(x->wrong);
-    for (uint64_t s = 1; s < N_SESSION; s++) {
+    for (uint64_t s = 1; s < JOURNAL_N_SESSION; s++) {
         assert_false(x->damaged[s]);
         if (stays(s) || x->number[s] != 0) {
             assert_int_equal(x->number[s], last_number(s));
@@ -229,20 +164,21 @@ static void check_whole(const struct reading *x)
     }
 }
 
-static void check_compacted(const struct reading *x)
+static void check_compacted(const struct journal_reading *x)
 {
     uint64_t n = 0;
     check_whole(x);
-    for (uint64_t s = 1; s < N_SESSION; s++) {
+    for (uint64_t s = 1; s < JOURNAL_N_SESSION; s++) {
         n += stays(s) ? last_number(s) : 0;
     }
     assert_int_equal(x->n_record, n);
 }
 
-/* ---- a disk that counts its calls, and after which nothing happens any more ---- */
+/* ---- a disk after whose n-th call nothing happens any more ---- */
 
 struct disk {
-    _Atomic int n_call, dies_at; /* 0: it lives on */
+    struct journal_disk disk;
+    _Atomic int dies_at; /* 0: it lives on */
     _Atomic bool is_dead;
     _Atomic bool is_full; /* for what is compacted */
     _Atomic int unnamed_fd;
@@ -250,8 +186,7 @@ struct disk {
     _Atomic int n_begun, n_named;     /* compactions */
     _Atomic bool is_held, is_waiting; /* the journal's thread stands before it writes */
     void (*on_begun)(struct disk *d); /* called where a compaction begins; NULL: nothing happens there */
-    const struct reading *x;          /* its argument */
-    char calls[4096];
+    const struct journal_reading *x;  /* its argument */
 };
 
 /* Another thread is waited for: in vain after two minutes. */
@@ -262,16 +197,11 @@ static void wait_a_little(void)
     assert_true(++n < 120000);
 }
 
-/* False: it is dead. */
-static bool call(struct disk *d, char what)
+static bool lives(struct journal_disk *disk)
 {
-    const int n = d->n_call++;
-    if ((size_t)n + 1 < sizeof(d->calls)) {
-        d->calls[n] = what;
-    }
-    if (d->dies_at != 0 && n + 1 >= d->dies_at) {
+    struct disk *d = (struct disk *)disk;
+    if (d->dies_at != 0 && disk->n_call >= d->dies_at) {
         d->is_dead = true;
-        errno = EIO;
     }
     return !d->is_dead;
 }
@@ -279,7 +209,7 @@ static bool call(struct disk *d, char what)
 static int disk_create(void *ctx, int dir, const char *name)
 {
     struct disk *d = ctx;
-    const int fd = call(d, 'c') ? gr_journal_system_files.create(NULL, dir, name) : -1;
+    const int fd = journal_disk_call(&d->disk, 'c') ? gr_journal_system_files.create(NULL, dir, name) : -1;
     if (strcmp(name, "compacting") == 0) {
         d->unnamed_fd = fd;
         d->n_begun++;
@@ -297,7 +227,7 @@ static ssize_t disk_write(void *ctx, int fd, const void *p, size_t n)
         wait_a_little();
     }
     d->is_waiting = false;
-    if (!call(d, 'w')) { /* half of it was written when the process died */
+    if (!journal_disk_call(&d->disk, 'w')) { /* half of it was written when the process died */
         (void)gr_journal_system_files.write(NULL, fd, p, n / 2);
         errno = EIO;
         return -1;
@@ -312,13 +242,14 @@ static ssize_t disk_write(void *ctx, int fd, const void *p, size_t n)
 
 static int disk_sync(void *ctx, int fd)
 {
-    return call(ctx, 's') ? no_sync(NULL, fd) : -1;
+    struct disk *d = ctx;
+    return journal_disk_call(&d->disk, 's') ? no_sync(NULL, fd) : -1;
 }
 
 static int disk_rename(void *ctx, int dir, const char *from, const char *to)
 {
     struct disk *d = ctx;
-    const int status = call(d, 'r') ? gr_journal_system_files.rename(NULL, dir, from, to) : -1;
+    const int status = journal_disk_call(&d->disk, 'r') ? gr_journal_system_files.rename(NULL, dir, from, to) : -1;
     d->n_named += status == 0 && strcmp(from, "compacting") == 0;
     return status;
 }
@@ -326,34 +257,30 @@ static int disk_rename(void *ctx, int dir, const char *from, const char *to)
 static int disk_sync_dir(void *ctx, int dir)
 {
     struct disk *d = ctx;
-    const int status = call(d, 'd') ? no_sync(NULL, dir) : -1;
+    const int status = journal_disk_call(&d->disk, 'd') ? no_sync(NULL, dir) : -1;
     d->n_folder_sync++;
     return status;
 }
 
-static int disk_remove(void *ctx, int dir, const char *name)
-{
-    return call(ctx, 'u') ? gr_journal_system_files.remove(NULL, dir, name) : -1;
-}
-
 static struct gr_journal_files files_of(struct disk *d)
 {
-    return (struct gr_journal_files){.ctx = d,
-                                     .create = disk_create,
-                                     .write = disk_write,
-                                     .sync_data = disk_sync,
-                                     .rename = disk_rename,
-                                     .sync_dir = disk_sync_dir,
-                                     .remove = disk_remove};
+    d->disk.goes = lives;
+    struct gr_journal_files f = journal_disk_files(&d->disk);
+    f.create = disk_create;
+    f.write = disk_write;
+    f.sync_data = disk_sync;
+    f.rename = disk_rename;
+    f.sync_dir = disk_sync_dir;
+    return f;
 }
 
 /* Opens it, and lets it be compacted: until the folder has been synced after its own segment was named, after the
  * compacted one was, and after the others were removed. Returns whether the disk has lived. */
-static bool compact(struct reading *x, struct disk *d)
+static bool compact(struct journal_reading *x, struct disk *d)
 {
     const struct gr_journal_files files = files_of(d);
     struct gr_journal *j = NULL;
-    if (open_with(x, &files, COMPACTED, &j) != GR_OK) {
+    if (journal_open(x, &files, COMPACTED, &j) != GR_OK) {
         assert_true(d->is_dead);
         return false;
     }
@@ -382,8 +309,8 @@ static bool is_in_order(const char *calls)
 static void test_what_is_over_goes(void **state)
 {
     (void)state;
-    struct reading x;
-    struct disk d = {.n_call = 0};
+    struct journal_reading x;
+    struct disk d = {.dies_at = 0};
     int n = 0;
     make_folder(&x);
     live(&x);
@@ -395,15 +322,15 @@ static void test_what_is_over_goes(void **state)
     check_whole(&x);
     assert_true(size_of(&x, &n) < before / 2 + 1000);
     assert_int_equal(n, 2);
-    assert_true(is_in_order(d.calls));
+    assert_true(is_in_order(d.disk.calls));
     look(&x);
     check_compacted(&x);
-    struct disk again = {.n_call = 0};
+    struct disk again = {.dies_at = 0};
     const struct gr_journal_files files = files_of(&again);
     struct gr_journal *j = NULL;
-    assert_int_equal(open_with(&x, &files, COMPACTED, &j), GR_OK); /* nothing is left to be gained */
+    assert_int_equal(journal_open(&x, &files, COMPACTED, &j), GR_OK); /* nothing is left to be gained */
     gr_journal_close(j);
-    assert_string_equal(again.calls, "cwsrdws");
+    assert_string_equal(again.disk.calls, "cwsrdws");
     look(&x);
     check_compacted(&x);
     remove_folder(&x);
@@ -413,13 +340,13 @@ static void test_what_is_over_goes(void **state)
 static void test_killed_at_every_step(void **state)
 {
     (void)state;
-    struct reading first, x;
+    struct journal_reading first, x;
     bool lived = false;
     int n = 0;
     make_folder(&first);
     live(&first);
     for (int at = 1; !lived; at++) {
-        struct disk d = {.dies_at = at}, well = {.n_call = 0};
+        struct disk d = {.dies_at = at}, well = {.dies_at = 0};
         assert_true(at < 100);
         copy_folder(&first, &x);
         lived = compact(&x, &d);
@@ -431,7 +358,7 @@ static void test_killed_at_every_step(void **state)
         if (!lived) {
             const struct gr_journal_files files = files_of(&well);
             struct gr_journal *j = NULL;
-            assert_int_equal(open_with(&x, &files, COMPACTED, &j), GR_OK);
+            assert_int_equal(journal_open(&x, &files, COMPACTED, &j), GR_OK);
             while (size_of(&x, &n) > 0 && n > 5) { /* those of the lives that looked on may be left */
                 wait_a_little();
             }
@@ -448,13 +375,13 @@ static void test_killed_at_every_step(void **state)
 static void test_a_full_disk(void **state)
 {
     (void)state;
-    struct reading x;
+    struct journal_reading x;
     struct disk d = {.is_full = true};
     const struct gr_journal_files files = files_of(&d);
     struct gr_journal *j = NULL;
     make_folder(&x);
     live(&x);
-    assert_int_equal(open_with(&x, &files, COMPACTED, &j), GR_OK);
+    assert_int_equal(journal_open(&x, &files, COMPACTED, &j), GR_OK);
     while (d.n_failed == 0) {
         wait_a_little();
     }
@@ -468,7 +395,7 @@ static void test_a_full_disk(void **state)
     remove_folder(&x);
 }
 
-static void flip(const struct reading *x, uint64_t generation, long at)
+static void flip(const struct journal_reading *x, uint64_t generation, long at)
 {
     char name[GR_SEGMENT_NAME_BYTES], path[128];
     gr_segment_name(generation, name);
@@ -482,7 +409,7 @@ static void flip(const struct reading *x, uint64_t generation, long at)
     assert_int_equal(fclose(f), 0);
 }
 
-static long size_of_segment(const struct reading *x, uint64_t generation)
+static long size_of_segment(const struct journal_reading *x, uint64_t generation)
 {
     char name[GR_SEGMENT_NAME_BYTES], path[128];
     struct stat s;
@@ -491,7 +418,7 @@ static long size_of_segment(const struct reading *x, uint64_t generation)
     return stat(path, &s) == 0 ? (long)s.st_size : -1;
 }
 
-static void truncate_segment(const struct reading *x, uint64_t generation, long n)
+static void truncate_segment(const struct journal_reading *x, uint64_t generation, long n)
 {
     char name[GR_SEGMENT_NAME_BYTES], path[128];
     gr_segment_name(generation, name);
@@ -501,19 +428,19 @@ static void truncate_segment(const struct reading *x, uint64_t generation, long 
 
 /* x has damage in its second segment. Returns whether those after it were compacted. What is known of sessions that
  * stay is the same before and after, nobody is damaged who was not, and the segment with those before it stays. */
-static bool check_damage_stays(struct reading *x)
+static bool check_damage_stays(struct journal_reading *x)
 {
-    struct disk d = {.n_call = 0};
+    struct disk d = {.dies_at = 0};
     const struct gr_journal_files files = files_of(&d);
     struct gr_journal *j = NULL;
     look(x);
-    const struct reading before = *x;
+    const struct journal_reading before = *x;
     const long n = size_of_segment(x, 2);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(open_with(x, &files, COMPACTED, &j), GR_OK);
+        assert_int_equal(journal_open(x, &files, COMPACTED, &j), GR_OK);
         gr_journal_close(j); /* which compacts, or not, as far as it comes */
     }
-    assert_int_equal(open_with(x, &files, COMPACTED, &j), GR_OK);
+    assert_int_equal(journal_open(x, &files, COMPACTED, &j), GR_OK);
     for (int i = 0; size_of_segment(x, 4) >= 0 && i < 30000; i++) {
         wait_a_little();
     }
@@ -522,7 +449,7 @@ static bool check_damage_stays(struct reading *x)
     assert_true(size_of_segment(x, 1) > 0 && size_of_segment(x, 2) == n);
     look(x);
     assert_false(x->wrong);
-    for (uint64_t s = 1; s < N_SESSION; s++) {
+    for (uint64_t s = 1; s < JOURNAL_N_SESSION; s++) {
         assert_true(!x->damaged[s] || before.damaged[s]);
         if (stays(s)) {
             assert_int_equal(x->damaged[s], before.damaged[s]);
@@ -535,7 +462,7 @@ static bool check_damage_stays(struct reading *x)
 static void test_damage_stays(void **state)
 {
     (void)state;
-    struct reading first, x;
+    struct journal_reading first, x;
     make_folder(&first);
     live(&first);
     const long n = size_of_segment(&first, 2);
@@ -561,7 +488,7 @@ static void test_damage_stays(void **state)
 static void test_damage_that_comes_late(void **state)
 {
     (void)state;
-    struct reading first, x;
+    struct journal_reading first, x;
     make_folder(&first);
     live(&first);
     look(&first);
@@ -576,7 +503,7 @@ static void test_damage_that_comes_late(void **state)
         copy_folder(&first, &x);
         assert_int_equal(gr_journal_folder_open(x.path, &folder), GR_OK);
         struct gr_compact_config c = {.files = &gr_journal_system_files, .dir = folder.fd, .from = 1, .salt = 5};
-        assert_int_equal(gr_replay_create(&x, take, &r), GR_OK);
+        assert_int_equal(gr_replay_create(&x, journal_take, &r), GR_OK);
         assert_int_equal(gr_journal_folder_read(&folder, r, &c.space, &run), GR_OK);
         gr_replay_end(r, &report);
         gr_replay_destroy(r);
@@ -627,12 +554,12 @@ static void test_goes_on_after_damage(void **state)
 {
     (void)state;
     enum { SEGMENT = 1 << 14, N = 160, N_TIME = 10 };
-    struct reading x;
+    struct journal_reading x;
     struct disk d = {.on_begun = harm_first, .x = &x};
     const struct gr_journal_files files = files_of(&d);
     struct gr_journal *j = NULL;
     make_folder(&x);
-    assert_int_equal(open_with(&x, &files, SEGMENT, &j), GR_OK);
+    assert_int_equal(journal_open(&x, &files, SEGMENT, &j), GR_OK);
     for (uint64_t i = 0; i < N_TIME; i++) { /* each is more than a segment, the rest of which stands in the next one */
         add_together(j, &d, 1000 + i * N, N);
     }
@@ -654,7 +581,7 @@ static void add_large(struct gr_journal *j, uint64_t session, uint32_t n, bool e
     assert_non_null(body);
     memset(body, (int)session, n);
     const struct gr_record r = {
-        .session = session, .number = 1, .kind = KIND | (ends ? GR_RECORD_ENDS : 0), .n_body = n, .body = body};
+        .session = session, .number = 1, .kind = 1 | (ends ? GR_RECORD_ENDS : 0), .n_body = n, .body = body};
     assert_int_equal(gr_journal_add(j, &r, &seq), GR_OK);
     assert_int_equal(gr_journal_wait(j, seq, UINT64_MAX), GR_OK);
     free(body);
@@ -664,8 +591,8 @@ static void add_large(struct gr_journal *j, uint64_t session, uint32_t n, bool e
 static void test_long_records(void **state)
 {
     (void)state;
-    struct reading x;
-    struct disk d = {.n_call = 0};
+    struct journal_reading x;
+    struct disk d = {.dies_at = 0};
     int n = 0;
     make_folder(&x);
     live(&x);
@@ -688,21 +615,21 @@ static void test_many_short_sessions(void **state)
 {
     (void)state;
     enum { SEGMENT = 1 << 16, N_SHORT = 10000, N_RECORD = 4 };
-    struct reading x;
+    struct journal_reading x;
     uint64_t seq = 0, largest = 0, n_written = 0;
     int n = 0;
     make_folder(&x);
     struct gr_journal *j = open_journal(&x, SEGMENT);
-    for (uint64_t s = 1; s < N_SESSION; s++) {
+    for (uint64_t s = 1; s < JOURNAL_N_SESSION; s++) {
         (void)add(j, s, 1, false);
     }
-    const uint64_t need = (N_SESSION - 1) * gr_record_bytes(BODY) * (1 + N_SHORT / 1000);
+    const uint64_t need = (JOURNAL_N_SESSION - 1) * gr_record_bytes(JOURNAL_BODY) * (1 + N_SHORT / 1000);
     for (uint64_t i = 0; i < N_SHORT; i++) {
         for (uint64_t number = 1; number <= N_RECORD; number++) {
             seq = add(j, 1000 + i, number, number == N_RECORD);
-            n_written += gr_record_bytes(BODY);
+            n_written += gr_record_bytes(JOURNAL_BODY);
         }
-        for (uint64_t s = 1; i % 1000 == 999 && s < N_SESSION; s++) {
+        for (uint64_t s = 1; i % 1000 == 999 && s < JOURNAL_N_SESSION; s++) {
             seq = add(j, s, 2 + i / 1000, false);
         }
         if (i % 50 == 49) { /* no more comes than the disk takes */
@@ -717,7 +644,7 @@ static void test_many_short_sessions(void **state)
     assert_true(n_written > 6000000);
     assert_true(largest <= 3 * need + 12 * SEGMENT);
     look(&x);
-    for (uint64_t s = 1; s < N_SESSION; s++) {
+    for (uint64_t s = 1; s < JOURNAL_N_SESSION; s++) {
         assert_true(!x.damaged[s] && x.number[s] == 1 + N_SHORT / 1000);
     }
     remove_folder(&x);
@@ -734,14 +661,14 @@ static void wait_for_the_rest(struct disk *d)
  * closed while the others are being let go. */
 static void close_at_once(int n_late)
 {
-    struct reading x;
+    struct journal_reading x;
     struct disk d = {.on_begun = n_late > 0 ? wait_for_the_rest : NULL};
     const struct gr_journal_files files = files_of(&d);
     struct gr_journal *j = NULL;
     uint64_t seq = 0;
     int n = 0;
     make_folder(&x);
-    assert_int_equal(open_with(&x, &files, AT_ONCE_SEGMENT, &j), GR_OK);
+    assert_int_equal(journal_open(&x, &files, AT_ONCE_SEGMENT, &j), GR_OK);
     for (uint64_t number = 1; number <= AT_ONCE_RECORD; number++) {
         for (uint64_t s = 0; s < AT_ONCE_N; s++) {
             seq = add(j, 1000 + s, number, false);

@@ -2,72 +2,38 @@
  * reads what the last one wrote. */
 #include "orchestrator/journal/journal.h"
 #include "tests/quiet_log.h"
+#include "tests/unit/journal_world.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <cmocka.h>
 
-#define KIND 1
+/* ---- folders ---- */
 
-/* ---- a folder, and what is read from it ---- */
-
-struct reading {
-    char path[64];
-    uint64_t n, last_number[8];
-    uint64_t n_damaged;
-};
-
-static enum gr_status take(void *ctx, const struct gr_record *d)
+static void make_folder(struct journal_reading *x)
 {
-    struct reading *x = ctx;
-    x->n++;
-    x->last_number[d->session % 8] = d->number;
-    return GR_OK;
+    *x = (struct journal_reading){.n_record = 0};
+    journal_make_folder("journal", x->path);
 }
 
-static void take_damaged(void *ctx, uint64_t session)
+static void remove_folder(const struct journal_reading *x)
 {
-    struct reading *x = ctx;
-    (void)session;
-    x->n_damaged++;
+    journal_remove_folder(x->path);
 }
 
-static void make_folder(struct reading *x)
+static enum gr_status open_with(struct journal_reading *x, const struct gr_journal_files *files,
+                                struct gr_journal **out)
 {
-    *x = (struct reading){.path = "/tmp/graft-journal-XXXXXX"};
-    assert_non_null(mkdtemp(x->path));
+    return journal_open(x, files, 2000, out);
 }
 
-static void remove_folder(const struct reading *x)
-{
-    char command[128];
-    snprintf(command, sizeof(command), "rm -r '%s'", x->path);
-    assert_int_equal(system(command), 0);
-}
-
-static enum gr_status open_with(struct reading *x, const struct gr_journal_files *files, struct gr_journal **out)
-{
-    x->n = x->n_damaged = 0;
-    const struct gr_journal_config c = {.path = x->path,
-                                        .files = files,
-                                        .segment_bytes = 2000,
-                                        .ctx = x,
-                                        .on_record = take,
-                                        .on_damaged = take_damaged};
-    return gr_journal_open(&c, out);
-}
-
-static struct gr_journal *open_journal(struct reading *x)
+static struct gr_journal *open_journal(struct journal_reading *x)
 {
     struct gr_journal *j = NULL;
     assert_int_equal(open_with(x, NULL, &j), GR_OK);
@@ -76,10 +42,7 @@ static struct gr_journal *open_journal(struct reading *x)
 
 static enum gr_status add(struct gr_journal *j, uint64_t session, uint64_t number, uint64_t *seq)
 {
-    static const uint8_t body[100] = {1, 2, 3};
-    const struct gr_record r = {
-        .session = session, .number = number, .kind = KIND, .n_body = sizeof(body), .body = body};
-    return gr_journal_add(j, &r, seq);
+    return journal_add(j, session, number, false, seq);
 }
 
 static void add_many(struct gr_journal *j, uint64_t from, uint64_t n)
@@ -89,47 +52,29 @@ static void add_many(struct gr_journal *j, uint64_t from, uint64_t n)
     }
 }
 
-/* Until a record is durable, or never will be. */
-static void wait_for(const struct gr_journal *j, uint64_t seq)
-{
-    while (gr_journal_synced(j) < seq && !gr_journal_has_failed(j)) {
-        struct pollfd p = {.fd = gr_journal_fd(j), .events = POLLIN};
-        uint64_t count = 0;
-        assert_true(poll(&p, 1, -1) == 1 && read(p.fd, &count, sizeof(count)) == sizeof(count));
-    }
-}
-
-/* ---- a disk that tells, and that fails when it is asked to ---- */
+/* ---- a disk that fails when it is asked to ---- */
 
 struct disk {
+    struct journal_disk disk;
     _Atomic(struct gr_journal *) journal;
-    _Atomic uint64_t waited; /* the record that must not count as durable before it is */
-    char calls[256];
-    _Atomic bool early;                /* it did */
+    _Atomic uint64_t waited;           /* the record that must not count as durable before it is */
+    _Atomic bool early;                /* it did: a thread that is not the test's cannot fail it */
     _Atomic int fail_sync, fail_write; /* the next so many */
 };
 
-static void note(struct disk *d, char call)
+static bool look_for_early(struct journal_disk *disk)
 {
-    const size_t n = strlen(d->calls);
-    if (n + 1 < sizeof(d->calls)) {
-        d->calls[n] = call;
-    }
+    struct disk *d = (struct disk *)disk;
     if (d->journal != NULL && d->waited != 0 && gr_journal_synced(d->journal) >= d->waited) {
-        d->early = true; /* a thread that is not the test's cannot fail it */
+        d->early = true;
     }
-}
-
-static int disk_create(void *ctx, int dir, const char *name)
-{
-    note(ctx, 'c');
-    return gr_journal_system_files.create(NULL, dir, name);
+    return true;
 }
 
 static ssize_t disk_write(void *ctx, int fd, const void *p, size_t n)
 {
     struct disk *d = ctx;
-    note(d, 'w');
+    (void)journal_disk_call(&d->disk, 'w');
     if (d->fail_write == 0) {
         return gr_journal_system_files.write(NULL, fd, p, n);
     }
@@ -144,7 +89,7 @@ static ssize_t disk_write(void *ctx, int fd, const void *p, size_t n)
 static int disk_sync(void *ctx, int fd)
 {
     struct disk *d = ctx;
-    note(d, 's');
+    (void)journal_disk_call(&d->disk, 's');
     if (d->fail_sync > 0) {
         d->fail_sync--;
         errno = EIO;
@@ -153,33 +98,13 @@ static int disk_sync(void *ctx, int fd)
     return gr_journal_system_files.sync_data(NULL, fd);
 }
 
-static int disk_rename(void *ctx, int dir, const char *from, const char *to)
-{
-    note(ctx, 'r');
-    return gr_journal_system_files.rename(NULL, dir, from, to);
-}
-
-static int disk_sync_dir(void *ctx, int dir)
-{
-    note(ctx, 'd');
-    return gr_journal_system_files.sync_dir(NULL, dir);
-}
-
-static int disk_remove(void *ctx, int dir, const char *name)
-{
-    note(ctx, 'u');
-    return gr_journal_system_files.remove(NULL, dir, name);
-}
-
 static struct gr_journal_files files_of(struct disk *d)
 {
-    return (struct gr_journal_files){.ctx = d,
-                                     .create = disk_create,
-                                     .write = disk_write,
-                                     .sync_data = disk_sync,
-                                     .rename = disk_rename,
-                                     .sync_dir = disk_sync_dir,
-                                     .remove = disk_remove};
+    d->disk.goes = look_for_early;
+    struct gr_journal_files f = journal_disk_files(&d->disk);
+    f.write = disk_write;
+    f.sync_data = disk_sync;
+    return f;
 }
 
 /* ---- tests ---- */
@@ -187,13 +112,13 @@ static struct gr_journal_files files_of(struct disk *d)
 static void test_lives(void **state)
 {
     (void)state;
-    struct reading x;
+    struct journal_reading x;
     make_folder(&x);
     for (uint64_t life = 0; life < 4; life++) {
         struct gr_journal *j = open_journal(&x);
-        assert_int_equal(x.n, life * 200);
-        assert_int_equal(x.n_damaged, 0);
-        assert_int_equal(x.last_number[1], life * 40);
+        assert_int_equal(x.n_record, life * 200);
+        assert_true(x.n_damaged == 0 && !x.wrong);
+        assert_int_equal(x.number[1], life * 40);
         add_many(j, life * 40 + 1, 200); /* several segments */
         gr_journal_close(j);
     }
@@ -204,34 +129,35 @@ static void test_lives(void **state)
 static void test_order(void **state)
 {
     (void)state;
-    struct reading x;
+    struct journal_reading x;
     struct disk d = {.fail_sync = 0};
     const struct gr_journal_files files = files_of(&d);
     struct gr_journal *j = NULL;
     uint64_t seq = 0;
     make_folder(&x);
     assert_int_equal(open_with(&x, &files, &j), GR_OK);
-    assert_string_equal(d.calls, "cwsrd");
+    assert_string_equal(d.disk.calls, "cwsrd");
     d.journal = j;
     d.waited = 1;
     assert_int_equal(add(j, 1, 1, &seq), GR_OK);
     assert_int_equal(seq, 1);
-    wait_for(j, seq);
-    assert_string_equal(d.calls, "cwsrdws");
+    journal_wait_for(j, seq);
+    assert_string_equal(d.disk.calls, "cwsrdws");
     d.waited = 0;
-    memset(d.calls, 0, sizeof(d.calls));
+    memset(d.disk.calls, 0, sizeof(d.disk.calls));
+    d.disk.n_call = 0;
     static const uint8_t body[4000] = {1};
-    const struct gr_record large = {.session = 2, .number = 1, .kind = KIND, .n_body = sizeof(body), .body = body};
+    const struct gr_record large = {.session = 2, .number = 1, .kind = 1, .n_body = sizeof(body), .body = body};
     assert_int_equal(gr_journal_add(j, &large, &seq), GR_OK);
-    wait_for(j, seq);
+    journal_wait_for(j, seq);
     gr_journal_close(j);
-    assert_string_equal(d.calls, "wscwsrdws"); /* with the end of the segment, the next one, and that one's end */
+    assert_string_equal(d.disk.calls, "wscwsrdws"); /* with the end of the segment, the next one, and that one's end */
     assert_false(d.early);
     remove_folder(&x);
 }
 
 /* A journal with one record that is durable, and one that the disk does not take. */
-static void fail_second(struct reading *x, struct disk *d, int fail_sync, int fail_write)
+static void fail_second(struct journal_reading *x, struct disk *d, int fail_sync, int fail_write)
 {
     const struct gr_journal_files files = files_of(d);
     struct gr_journal *j = NULL;
@@ -239,11 +165,11 @@ static void fail_second(struct reading *x, struct disk *d, int fail_sync, int fa
     uint64_t second = 0;
     assert_int_equal(open_with(x, &files, &j), GR_OK);
     assert_int_equal(add(j, 1, 1, &first), GR_OK);
-    wait_for(j, first);
+    journal_wait_for(j, first);
     d->fail_sync = fail_sync;
     d->fail_write = fail_write;
     assert_int_equal(add(j, 1, 2, &second), GR_OK);
-    wait_for(j, second);
+    journal_wait_for(j, second);
     assert_true(gr_journal_has_failed(j) && gr_journal_synced(j) == first);
     assert_int_equal(add(j, 1, 3, NULL), GR_EIO);
     gr_journal_close(j);
@@ -253,13 +179,13 @@ static void fail_second(struct reading *x, struct disk *d, int fail_sync, int fa
 static void test_failed_sync(void **state)
 {
     (void)state;
-    struct reading x;
+    struct journal_reading x;
     struct disk d = {.fail_sync = 0};
     make_folder(&x);
     fail_second(&x, &d, 1, 0);
     assert_non_null(strstr(log_count_last, "cannot be synced"));
     gr_journal_close(open_journal(&x));
-    assert_true(x.n >= 1 && x.n <= 2 && x.n_damaged == 0);
+    assert_true(x.n_record >= 1 && x.n_record <= 2 && x.n_damaged == 0);
     remove_folder(&x);
 }
 
@@ -267,25 +193,25 @@ static void test_failed_sync(void **state)
 static void test_full_disk(void **state)
 {
     (void)state;
-    struct reading x;
+    struct journal_reading x;
     struct disk d = {.fail_sync = 0};
     make_folder(&x);
     fail_second(&x, &d, 0, 2);
     log_count_last[0] = '\0';
     struct gr_journal *j = open_journal(&x);
-    assert_true(x.n == 1 && x.n_damaged == 0);
+    assert_true(x.n_record == 1 && x.n_damaged == 0);
     assert_non_null(strstr(log_count_last, "no whole record"));
     assert_int_equal(add(j, 1, 2, NULL), GR_OK);
     gr_journal_close(j);
     gr_journal_close(open_journal(&x));
-    assert_true(x.n == 2 && x.n_damaged == 0);
+    assert_true(x.n_record == 2 && x.n_damaged == 0);
     remove_folder(&x);
 }
 
 static void test_one_process(void **state)
 {
     (void)state;
-    struct reading x;
+    struct journal_reading x;
     struct gr_journal *second = NULL;
     make_folder(&x);
     struct gr_journal *j = open_journal(&x);
@@ -299,7 +225,7 @@ static void test_one_process(void **state)
     remove_folder(&x);
 }
 
-static void spoil(const struct reading *x, const char *name)
+static void spoil(const struct journal_reading *x, const char *name)
 {
     char path[128];
     static const char bytes[GR_SEGMENT_HEAD_BYTES] = "not a segment";
@@ -314,7 +240,7 @@ static void spoil(const struct reading *x, const char *name)
 static void test_damaged_segment(void **state)
 {
     (void)state;
-    struct reading x;
+    struct journal_reading x;
     make_folder(&x);
     struct gr_journal *j = open_journal(&x);
     add_many(j, 1, 200);
@@ -325,7 +251,7 @@ static void test_damaged_segment(void **state)
     assert_int_equal(add(j, 7, 1, NULL), GR_OK);
     gr_journal_close(j);
     j = open_journal(&x);
-    assert_true(x.n_damaged == 5 && x.last_number[7] == 1);
+    assert_true(x.n_damaged == 5 && x.number[7] == 1);
     gr_journal_close(j);
     remove_folder(&x);
 }

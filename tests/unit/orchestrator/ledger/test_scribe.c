@@ -2,18 +2,15 @@
 #include "common/rules/hash.h"
 #include "orchestrator/ledger/scribe.h"
 #include "tests/quiet_log.h"
+#include "tests/unit/journal_world.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #define ID 0xbeef00000001u
@@ -23,16 +20,15 @@
 static int make_folder(void **state)
 {
     static char path[64];
-    snprintf(path, sizeof(path), "/tmp/graft-scribe-XXXXXX");
+    journal_make_folder("scribe", path);
     *state = path;
-    return mkdtemp(path) == NULL;
+    return 0;
 }
 
 static int remove_folder(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -r '%s'", (const char *)*state);
-    return system(command);
+    journal_remove_folder(*state);
+    return 0;
 }
 
 static struct gr_scribe *start(const char *path, const struct gr_journal_files *files)
@@ -93,15 +89,6 @@ static enum gr_status note_end(struct gr_scribe *s, uint64_t session, uint64_t *
 static enum gr_status note_closed(struct gr_scribe *s, uint64_t session)
 {
     return gr_scribe_note(s, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = session}, NULL);
-}
-
-static void wait_for(const struct gr_journal *j, uint64_t seq)
-{
-    while (gr_journal_synced(j) < seq && !gr_journal_has_failed(j)) {
-        struct pollfd p = {.fd = gr_journal_fd(j), .events = POLLIN};
-        uint64_t count = 0;
-        assert_true(poll(&p, 1, -1) == 1 && read(p.fd, &count, sizeof(count)) == sizeof(count));
-    }
 }
 
 /* ---- tests ---- */
@@ -240,10 +227,10 @@ static void test_full_disk(void **state)
     uint64_t seq = 0;
     assert_int_equal(note_open(s, ID), GR_OK);
     assert_int_equal(note_answer(s, ID, &seq), GR_OK);
-    wait_for(gr_scribe_journal(s), seq);
+    journal_wait_for(gr_scribe_journal(s), seq);
     is_full = true;
     assert_int_equal(note_answer(s, ID, &seq), GR_OK); /* on its way, and nobody may be told of it */
-    wait_for(gr_scribe_journal(s), seq);
+    journal_wait_for(gr_scribe_journal(s), seq);
     assert_true(gr_journal_has_failed(gr_scribe_journal(s)) && gr_journal_synced(gr_scribe_journal(s)) < seq);
     assert_int_equal(note_open(s, ID + 1), GR_EIO);
     assert_null(find(s, ID + 1));

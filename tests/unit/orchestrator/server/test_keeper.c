@@ -2,6 +2,7 @@
  * next one, and a disk that fails is told of. */
 #include "orchestrator/ledger/ledger.h"
 #include "orchestrator/server/keeper.h"
+#include "tests/unit/journal_world.h"
 #include "tests/unit/orch_world.h"
 
 #include <errno.h>
@@ -141,17 +142,16 @@ static int make_place(void **state)
     static struct place p;
     p = (struct place){.files = gr_journal_system_files};
     p.files.sync_data = sync_when_let;
-    snprintf(p.path, sizeof(p.path), "/tmp/graft-keeper-XXXXXX");
+    journal_make_folder("keeper", p.path);
     set_disk(false, false);
     *state = &p;
-    return mkdtemp(p.path) == NULL;
+    return 0;
 }
 
 static int remove_place(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -r '%s'", ((struct place *)*state)->path);
-    return system(command);
+    journal_remove_folder(((struct place *)*state)->path);
+    return 0;
 }
 
 static void ask(struct place *p, uint32_t client, const struct gr_msg *m)
