@@ -88,19 +88,18 @@ struct gr_outlook target_outlook(const struct gr_target *t)
     if (t->config.cost == NULL && t->cost.n_seen == 0) {
         return (struct gr_outlook){0};
     }
-    struct gr_crowd_load crowd = {.n_row = 1, .n_room = t->config.n_session_max - target_in_turn(t)};
+    struct gr_crowd_load crowd = {.n_room = t->config.n_session_max - target_in_turn(t)};
     int64_t n_context = 0;
     int n = 0;
     for (int i = 0; i < t->config.n_session_max; i++) {
         const struct session *s = &t->session[i];
         if (s->state == SESSION_DECODE) {
-            gr_pass_load_add(&crowd.load, rows_of(s), target_specpv_context(s));
+            gr_pass_load_add(&crowd.load, 1, target_specpv_context(s));
             n_context += s->prefix.len;
             n++;
         }
     }
     if (n > 0) {
-        crowd.n_row = (crowd.load.n_row + n - 1) / n;
         crowd.n_context = (int32_t)(n_context / n);
     }
     return gr_outlook_of(&t->cost, &crowd);

@@ -5,17 +5,17 @@
 
 #include "target_worker/policy/cost_table.h"
 
-/* The sessions that decode, and what one more like them has. */
+/* The sessions that decode, and what one more like them has. All decode plainly here, whatever trees they have: trees
+ * get smaller as sessions come, so those of a few say nothing of many. */
 struct gr_crowd_load {
-    struct gr_pass_load load; /* of all of them */
-    int32_t n_row;            /* of one more */
-    int32_t n_context;        /* tokens that it attends to */
+    struct gr_pass_load load; /* of all of them, a row each */
+    int32_t n_context;        /* tokens that one more attends to */
     int n_room;               /* how many more there is room for */
 };
 
 struct gr_outlook {
     double round_ns; /* of a round with one session more */
-    double more_ns;  /* what each session after that one adds: the mean over up to 64, at least 0 */
+    double more_ns;  /* what each session after that one adds: the mean over up to 256, at least 0 */
     double first_ns; /* of a round of one such session alone */
 };
 
