@@ -43,7 +43,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     (void)user;
     g->n_running--;
     s->metrics = *gr_orch_metrics(gr_hub_orch(g->pair.hub), session);
-    if (finish == GR_FINISH_ERROR) {
+    if (gr_finish_is_bad(finish)) {
         log_error("session %d of %d failed: %s", (int)(s - g->session), g->n, text);
         g->failed = true;
     }

@@ -63,7 +63,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     struct gr_long_pair *p = ctx;
     (void)user;
     p->running = false;
-    if (finish == GR_FINISH_ERROR) {
+    if (gr_finish_is_bad(finish)) {
         log_error("session %" GR_SESSION_ID_PRI " failed: %s", session, text);
         p->failed = true;
     }

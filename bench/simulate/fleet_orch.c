@@ -161,7 +161,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     struct fleet_client *c = user;
     (void)session;
     f->result.n_done++;
-    if (finish == GR_FINISH_ERROR) {
+    if (gr_finish_is_bad(finish)) {
         f->result.n_failed++;
         log_error("a simulated session failed: %s", text);
     }

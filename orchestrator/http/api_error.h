@@ -15,7 +15,7 @@ struct gr_api_error {
     int http_status;              /* 0: there is none */
     char param[GR_API_PARAM_MAX]; /* the field that is wrong; empty: null */
     const char *code;             /* static text; NULL: null */
-    bool is_final;                /* to ask the same again cannot help: clients that do so by themselves are told */
+    bool is_final;                /* the same request would fail again: the response says X-Should-Retry: false */
     char message[GR_API_MESSAGE_MAX];
 };
 

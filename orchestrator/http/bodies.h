@@ -27,7 +27,7 @@ struct gr_body {
 /* data follows what is there, within GR_HTTP_BODY_MAX. GR_ELIMIT: all hold as much as they may; GR_ENOMEM. What there
  * is of it is then let go. */
 GR_NODISCARD enum gr_status gr_body_add(struct gr_bodies *all, struct gr_body *body, const char *data, size_t n);
-/* It is as it was at first. */
+/* Frees it, and takes it off the count. */
 void gr_body_drop(struct gr_bodies *all, struct gr_body *body);
 
 #endif

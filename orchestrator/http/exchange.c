@@ -59,7 +59,7 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
         (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");
     }
-    if (http_status == 429 || http_status == 503) {
+    if ((http_status == 429 || http_status == 503) && !head->is_final) {
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     }
     if (http_status == 405) {
@@ -450,9 +450,12 @@ enum MHD_Result gr_exchange_on_request(void *cls, struct MHD_Connection *c, cons
 void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, enum MHD_RequestTerminationCode code)
 {
     struct exchange *x = *kept;
-    (void)c, (void)code;
-    if (x == NULL) { /* there was no memory for it */
-        gr_http_count(&((struct gr_http *)cls)->counts, gr_page_number(NULL), 0);
+    (void)code;
+    if (x == NULL) { /* it has left, or was cut off, before its headers were whole; or there was no memory for it */
+        struct gr_http *h = cls;
+        struct gr_guest *guest = guest_of(c);
+        const bool told = guest != NULL && gr_guests_take_told(h->guests, guest);
+        gr_http_count(&h->counts, gr_page_number(NULL), told ? 408 : 0);
         return;
     }
     if (x->stream != NULL) {
@@ -504,7 +507,7 @@ void gr_exchange_on_connection(void *cls, struct MHD_Connection *c, void **kept,
 {
     struct gr_http *h = cls;
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
-        if (*kept != NULL && gr_guests_take_told(h->guests, *kept)) { /* before its path was known */
+        if (*kept != NULL && gr_guests_take_told(h->guests, *kept)) { /* before its first line was whole */
             gr_http_count(&h->counts, gr_page_number(NULL), 408);
         }
         gr_guests_remove(h->guests, *kept);

@@ -49,7 +49,7 @@ GR_NODISCARD bool gr_guests_enter(struct gr_guests *g, struct gr_guest *one, enu
                                   uint64_t now_ns);
 /* n bytes of a body have come. */
 void gr_guests_took(struct gr_guests *g, struct gr_guest *one, uint64_t n);
-/* Has it been cut off, and was told so? Once: what it asked is then counted. */
+/* Whether a 408 was sent to it as it was cut off. Only the first call says so, so that it is counted once. */
 bool gr_guests_take_told(struct gr_guests *g, struct gr_guest *one);
 enum gr_guest_excess gr_guests_excess(struct gr_guests *g, const struct gr_guest *one);
 

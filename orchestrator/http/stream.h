@@ -17,7 +17,7 @@ struct gr_stream;
 struct gr_stream_head {
     const char *type;
     uint64_t session; /* 0: it has no name */
-    bool is_final;    /* it is an error, and the same request can only lead to it again */
+    bool is_final;    /* an error that the same request would meet again */
 };
 
 /* wake: called, under the stream's lock, when a reader waits and something has come. */
@@ -41,7 +41,7 @@ GR_NODISCARD enum gr_status gr_stream_write_event(struct gr_stream *s, const cha
 /* The same with a line "id: ID" before it; NULL: without. A line "retry: MS" stands in front of both, where one is due:
  * in the same event, since clients take one of its own for an event without data. */
 GR_NODISCARD enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, const char *text);
-/* A comment more, where it is a stream of events that has begun; else it stays as it is. As gr_stream_write(). */
+/* Adds a comment to a stream of events that has begun; does nothing to others. As gr_stream_write(). */
 GR_NODISCARD enum gr_status gr_stream_ping(struct gr_stream *s);
 void gr_stream_end(struct gr_stream *s);
 /* Ends it with an error: the whole response where none has begun, else one more event. */

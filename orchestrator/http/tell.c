@@ -41,7 +41,7 @@ void gr_tell_failed(struct gr_job *j, int http_status, const char *text)
     gr_tell_failure(j, &e);
 }
 
-/* 0: it is no bad end. Who was not served can be so by another server, or later. */
+/* 0: it is no bad end. A turn that no target took may be taken later, or by another server. */
 static int bad_end_status(enum gr_finish finish)
 {
     switch (finish) {

@@ -40,10 +40,10 @@ struct gr_journal {
     struct gr_segment segment;
     struct batch writing;
     struct gr_space space;      /* what segments from run_from on take, when that has begun */
-    uint64_t run_from;          /* the first generation after all that is damaged; it may not have begun */
+    uint64_t run_from;          /* the first generation after all that is damaged; that segment may not have begun */
     struct gr_compact *compact; /* owned; NULL: nothing is being compacted */
     bool compacts;              /* or what the folder has is not known, until it is read again */
-    uint64_t n_failed_byte;     /* that would have gone when compacting failed last; 0: it has not since it was done */
+    uint64_t n_failed_byte;     /* that compacting would have freed when it last failed; 0 after a success */
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t more;

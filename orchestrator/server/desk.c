@@ -399,18 +399,19 @@ static bool read_end(const struct gr_desk *d, const struct gr_msg *m, struct gr_
 }
 
 /* The session is over, and its client has had enough before it heard of that: what it is told now is what the journal
- * has from now on. */
+ * has from now on. Where the journal has no such end, this is none either: the next process goes on with the turn. */
 static void cut_past(const struct gr_desk *d, uint32_t client, const struct gr_msg *m)
 {
+    static const char *const unwritten = "the journal does not have the end of this answer";
     struct gr_msg end = finished(d, m->session, GR_FINISH_STOP, true, "");
     struct gr_msg_read_text past;
     if (!read_end(d, m, &past)) {
+        end = d->io.keeper.read != NULL ? finished(d, m->session, GR_FINISH_ERROR, true, unwritten) : end;
         send_to(d, client, &end);
         return;
     }
-    const uint32_t n_keep = GR_MAX(m->truncate.keep_len, past.turn_len);
     end.finished.epoch = past.epoch;
-    end.finished.n_token = GR_MIN(n_keep, past.ids.n);
+    end.finished.n_token = GR_MIN(GR_MAX(m->truncate.keep_len, past.turn_len), past.ids.n);
     tell_finished(d, NULL, client, &end);
 }
 

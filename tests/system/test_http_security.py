@@ -259,6 +259,7 @@ def requests_that_are_too_large_or_too_slow():
         s.complete()
         slow_ones = {f'graft_http_requests_total{{path="{path}",code="408"}}': n for path, n in (("/v1/completions", 2), ("other", 1))}
         wait_for(lambda: {k: v for k, v in s.metrics().items() if 'code="408"' in k} == slow_ones)
+        assert s.metrics()['graft_http_requests_total{path="other",code="none"}'] == 1  # headers of 1 MiB
 
 
 @case

@@ -462,29 +462,6 @@ def workers_may_come_first():
 
 
 @case
-def a_server_that_dies_in_a_hand_shake_ends_no_worker():
-    """What is no orchestrator breaks off each hand-shake; one that was killed is there again."""
-    folder = Folder()
-    with socket.create_server(("127.0.0.1", free_port())) as listener:
-        address = "127.0.0.1:%d" % listener.getsockname()[1]
-        with worker("graft-target", folder, address) as t:
-            listener.accept()[0].close()
-            s, _ = listener.accept()  # it tries again
-            listener.close()
-            assert s.recv(4)
-            s.close()
-            with Serve(spawn=False, control=address, folder=folder) as server:
-                server.wait()
-                assert t.poll() is None
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with worker("graft-target", folder, "127.0.0.1:%d" % listener.getsockname()[1]) as t:
-            for _ in range(3):
-                listener.accept()[0].close()
-            _, err = t.communicate(timeout=60 * SLOW)
-            assert t.returncode == 1 and err.count("the peer closed the connection") == 3, err
-
-
-@case
 def worker_whose_device_fails_is_started_again():
     folder = Folder()
     with Serve(spawn=False, folder=folder) as s:

@@ -297,6 +297,34 @@ def a_link_of_which_one_end_alone_is_gone():
 
 
 @case
+def a_server_that_dies_in_a_hand_shake_ends_no_worker():
+    """What is no orchestrator breaks off each hand-shake, which ends with the worker's patience; one that was killed is
+    there again."""
+    folder = Folder()
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        address = "127.0.0.1:%d" % listener.getsockname()[1]
+        with worker("graft-target", folder, address) as t:
+            listener.accept()[0].close()
+            s, _ = listener.accept()  # it tries again
+            listener.close()
+            assert s.recv(4)
+            s.close()
+            with Serve(spawn=False, control=address, folder=folder) as server:
+                server.wait()
+                assert t.poll() is None
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(.05)
+        with worker("graft-target", folder, "127.0.0.1:%d" % listener.getsockname()[1], "--join-timeout", "2") as t:
+            n = 0
+            while t.poll() is None:
+                with contextlib.suppress(TimeoutError):
+                    listener.accept()[0].close()
+                    n += 1
+            _, err = t.communicate()
+            assert t.returncode == 1 and n > 2 and err.count("the peer closed the connection") == 2, (n, err)
+
+
+@case
 def an_orchestrator_that_stays_away():
     """Without a supervisor a worker ends after --join-timeout, with a line and a status of its own; with one it waits,
     unless it is told otherwise, also when it is killed meanwhile."""

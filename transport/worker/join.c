@@ -12,14 +12,16 @@
 #include "common/process/supervise.h"
 
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define HANDSHAKE_TIMEOUT_MS 10000 /* from connecting to the proof, as the side that connects sees it */
-#define HELLO_TRY_MAX 3            /* what is no orchestrator breaks every hand-shake off */
-#define JOIN_PATIENCE_S 60         /* how long an orchestrator is looked for unless GRAFT_JOIN_TIMEOUT says otherwise */
+#define PAUSE_MS_MIN 50            /* after a hand-shake that was broken off, twice as long after each */
+#define PAUSE_MS_MAX 1000
+#define JOIN_PATIENCE_S 60 /* how long an orchestrator is looked for unless GRAFT_JOIN_TIMEOUT says otherwise */
 #define JOIN_PATIENCE_MAX 86400
 #define REJOIN_PATIENCE_MAX 31536000
 #define FOR_EVER INT64_MAX
@@ -106,36 +108,49 @@ static int first_patience_ms(const struct gr_worker_config *c)
     return gr_joined_before() && is_limited(c) ? (int)GR_MIN(rejoin_ms, (uint64_t)INT_MAX) : c->join_patience_ms;
 }
 
-/* GR_AGAIN: the other end broke the hand-shake off, as an orchestrator does that is killed in its midst. */
-static enum gr_status try_to_reach(const struct gr_worker_config *c, bool is_last, int *fd_out,
-                                   struct gr_hello *peer_out)
+/* GR_AGAIN: the other end broke the hand-shake off, as an orchestrator does that is killed in its midst; why says so.
+ */
+static enum gr_status try_to_reach(const struct gr_worker_config *c, int patience_ms, char *why, size_t why_bytes,
+                                   int *fd_out, struct gr_hello *peer_out)
 {
-    char why[256] = "";
-    enum gr_status st = gr_tcp_connect_patiently(c->join, first_patience_ms(c), 0, fd_out);
+    enum gr_status st = gr_tcp_connect_patiently(c->join, patience_ms, 0, fd_out);
     if (st != GR_OK) { /* a worker that was killed while its orchestrator was away */
         return st == GR_ETIMEDOUT && gr_joined_before() && is_limited(c) ? GR_ECLOSED : st;
     }
-    gr_log_hold(why, sizeof(why));
+    why[0] = '\0';
+    gr_log_hold(why, why_bytes);
     st = gr_hello_call(*fd_out, &c->hello, c->key, c->handshake_timeout_ms, peer_out);
     gr_log_hold(NULL, 0);
     if (st == GR_OK) {
         return GR_OK;
     }
     close(*fd_out);
-    if (st == GR_ECLOSED && !is_last) {
-        log_warn("%s; trying again", why);
+    if (st == GR_ECLOSED) {
         return GR_AGAIN;
     }
     log_error("%s", why);
-    return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
+    return st;
 }
 
 enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, struct gr_hello *peer_out)
 {
+    const int patience_ms = first_patience_ms(c);
+    const uint64_t deadline_ns = gr_deadline_ns(patience_ms);
+    char why[400];
     gr_own_tell();
-    enum gr_status st = GR_AGAIN;
-    for (int n = 1; st == GR_AGAIN; n++) {
-        st = try_to_reach(c, n == HELLO_TRY_MAX, fd_out, peer_out);
+    enum gr_status st = try_to_reach(c, patience_ms, why, sizeof(why), fd_out, peer_out);
+    if (st == GR_AGAIN) {
+        log_warn("%s; trying again for %d s", why, patience_ms / 1000);
+    }
+    for (int pause_ms = PAUSE_MS_MIN; st == GR_AGAIN; pause_ms = GR_MIN(2 * pause_ms, PAUSE_MS_MAX)) {
+        const uint64_t now_ns = gr_clock_ns();
+        if (now_ns >= deadline_ns) {
+            log_error("%s", why);
+            return GR_EIO; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
+        }
+        const int left_ms = (int)GR_MIN((deadline_ns - now_ns) / GR_MS, (uint64_t)INT_MAX);
+        (void)poll(NULL, 0, GR_MIN(pause_ms, left_ms));
+        st = try_to_reach(c, GR_MAX(left_ms - pause_ms, 0), why, sizeof(why), fd_out, peer_out);
     }
     return st;
 }

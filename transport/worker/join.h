@@ -7,7 +7,8 @@
 #include "transport/worker/worker_io.h"
 
 /* Tries for as long as the patience of joining lasts, and passes HELLO: an orchestrator that is killed in the midst of
- * that is no reason to end, so a hand-shake that is broken off is begun anew twice. *fd_out is the caller's.
+ * that is no reason to end, so a hand-shake that is broken off is begun anew within that patience. *fd_out is the
+ * caller's.
  * GR_ECLOSED: this worker had joined before, and its orchestrator stays away. Logged. */
 GR_NODISCARD enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, struct gr_hello *peer_out);
 

@@ -507,6 +507,27 @@ static void test_an_end_for_which_there_is_no_room(void **state)
     end(p);
 }
 
+/* The next process goes on with the turn, so a stop cannot be told. */
+static void test_a_stop_of_an_end_for_which_there_is_no_room(void **state)
+{
+    struct place *p = *state;
+    start(p);
+    const uint64_t id = begin(p, false);
+    flush(p);
+    set_disk(true, false);
+    fill_journal(p, SIZE_MAX);
+    commit(p->w, 10, 3, GR_FINISH_LENGTH);
+    say(p->w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    set_disk(false, false);
+    flush(p);
+    assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_ERROR);
+    ask(p, 0, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = id, .truncate = {.turn = 1, .keep_len = 3 + 1}});
+    flush(p);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 2);
+    assert_true(told.cut && told.finish == GR_FINISH_ERROR);
+    end(p);
+}
+
 /* What a disk did not take before it failed is not read either. */
 static void test_nothing_is_read_that_was_not_written(void **state)
 {
@@ -569,6 +590,7 @@ int main(void)
         TEST(an_end_that_is_not_written),
         TEST(tokens_wait_for_a_slow_disk),
         TEST(an_end_for_which_there_is_no_room),
+        TEST(a_stop_of_an_end_for_which_there_is_no_room),
         TEST(nothing_is_read_that_was_not_written),
         TEST(a_disk_that_hangs),
     };
