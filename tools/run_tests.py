@@ -160,11 +160,11 @@ def run_suite(folder, args, env, log="testlog"):
 
 
 class Lane(threading.Thread):
-    """Runs tests beside others; afterwards `result` is what run_suite returned."""
+    """Runs tests beside others; afterwards `result` is what run_suite returned, or one failure."""
 
     def __init__(self, *args):
         super().__init__(daemon=True)
-        self.args, self.result = args, None
+        self.args, self.result = args, ([0, 1, 0], ["those beside the others"], "")
         self.start()
 
     def run(self):

@@ -213,7 +213,7 @@ def in_own_hosts():
 
 
 def with_slurm(folder):
-    up = subprocess.run([SLURM, "up", str(N_NODE), folder], capture_output=True, text=True, timeout=120,
+    up = subprocess.run([SLURM, "up", str(N_NODE), folder], capture_output=True, text=True, timeout=240,
                         env=dict(ENV, SLURM_LOCAL_PORT=str(random.randrange(16000, 18000, 10))))
     assert up.returncode == 0, up.stderr
     STATE["conf"] = up.stdout.strip().splitlines()[-1]

@@ -11,12 +11,7 @@ from cluster import (
     killed_worker, nothing_is_left, slurm, streams_in_time
 )
 from harness import BUILD, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, Background, case, wait_for
-
-
-def next_port():
-    """A port that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
+from served import free_port
 
 
 @case
@@ -204,7 +199,7 @@ def two_ranks_0_in_one_instant():
     by_address = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "1", "GRAFT_KEY": "ab" * 32}
     for i in range(10):
         for where, more in ((("--job-dir", path(f"instant{i}")), {}), ((), by_address)):
-            done = job("bash", "-c", both, "x", GRAFT, "launch", *PAIR, *where, "--start-within", "60", MASTER_PORT=str(next_port()),
+            done = job("bash", "-c", both, "x", GRAFT, "launch", *PAIR, *where, "--start-within", "60", MASTER_PORT=str(free_port()),
                        **env, **more)
             assert done.returncode == 1, (done.returncode, done.stderr)
             has(done, "rank 0 comes twice")

@@ -16,7 +16,7 @@ def ranks_of(target):
     return [pid for pid, _ in children(target)]
 
 
-def wait_for_ranks(r, n, seconds=20):
+def wait_for_ranks(r, n, seconds=60):
     """The target of a run, when its group is whole and computes."""
     target = r.child("graft-target")
     wait_for(lambda: len(ranks_of(target)) == n - 1 and "calibrated" in r.said(), seconds)

@@ -54,7 +54,7 @@ def limit_on_file_sizes():
     out, err = run_limited(preexec_fn=no_large_files)
     falls_back(out, err, "ulimit -f")
     assert out["token_ids"] == plain["token_ids"]
-    assert segments() <= before, segments() - before
+    wait_for(lambda: segments() <= before)  # others make some as well, for a moment
 
 
 @case

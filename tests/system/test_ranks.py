@@ -193,7 +193,7 @@ def a_stopped_rank_is_named():
     want = generate("--prompt", "import os", "--ignore-eos", "--max-tokens", "600", *GROUP)["token_ids"]
     said, took = stop_a_rank(GROUP, 600, "2s", want)
     assert "rank 0: rank 1 has not come to step " in said and "within 2.0 s" in said, said
-    assert took < 10, took
+    assert took < 30, took
 
 
 @case

@@ -132,7 +132,7 @@ def a_frozen_worker_whose_seat_is_taken():
         assert [w["state"] for w in workers(s)] == 2 * ["serving"] and draft.poll() is None
         if SLOW == 1:  # a sanitizer's process may take longer to start than a worker may be silent
             log = s.log()
-            assert log.count("another process has taken its seat") == 2 and "silent" not in log, log
+            assert log.count("another process has taken its seat") == 2, log
             assert metric(s, "graft_workers_replaced_total") == 4
 
 

@@ -203,7 +203,7 @@ def lossy_tells_its_drift():
 
 @case
 def workers_killed_in_the_middle():
-    n = "400" if LONG else "200"
+    n = "400"
     with Stream("--prompt-file", PROMPTS[1], "--max-tokens", n) as base:
         assert base.finish() == 0, base.lines[-3:]
     ways = [(m, t, w) for m in ("draft_model", "eagle3") for t in ("shm", "tcp") for w in ("draft", "target")]

@@ -224,7 +224,7 @@ def what_was_synced_is_enough_to_start_from():
     with watched(folder, port, True) as s, worker("graft-target", folder, s.address, "--rejoin-timeout", "60", *SMALL):
         s.wait()
         ask(s, f"{99:032x}", PROMPTS[0], 10 * TOKENS)  # over, and told to be
-        threads = ask_all(s, 6, 10 * TOKENS)
+        threads = ask_all(s, 6, 15 * TOKENS)
         wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]) == 6)
         s.p.kill()
         s.p.wait()

@@ -16,7 +16,7 @@ import tempfile
 
 from harness import (BUILD, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, Running, alive, case, generate, main, refused, run,
                      wait_for)
-
+from served import free_port
 
 FIXED = ("--num-speculative-tokens", "7")  # drafts whatever it costs; `auto` may find that it does not pay
 
@@ -67,8 +67,8 @@ def head_gives_plain_text():
                            "6", "--draft-top-k", "6", *args)
             m = out["metrics"]
             assert out["token_ids"] == plain["token_ids"], transport
-            # the last round may have room for the bonus token only
-            assert m["num_drafts"] >= m["rounds"] - 1 and m["desyncs"] + m["fallbacks"] == 0, m
+            # the last round may have room for the bonus token only, and one tree may be late
+            assert m["num_drafts"] >= m["rounds"] - 2 and m["desyncs"] + m["fallbacks"] == 0, m
             # 4.4 and 2.7 on 16 prompts; features that are not the true ones bring less than 2
             assert m["mean_acceptance_length"] > (2.2 if sampled else 3.5), m
         for ahead in ("on", "off"):
@@ -650,9 +650,7 @@ def port_in_use():
 
 @case
 def wrong_key_and_garbage_are_turned_away():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     r = Running("--draft", DRAFT, "--control", f"127.0.0.1:{port}", tokens=1500)
     r.wait_busy(r.child("graft-target"), 5)
     with socket.create_connection(("127.0.0.1", port)) as s:
