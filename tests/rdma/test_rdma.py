@@ -26,7 +26,7 @@ FOREVER = None  # for time_limit_ends_it
 TIMED = sys.argv[3:]
 
 
-def machine(*args, seconds=120):
+def machine(*args, seconds=240):
     """rdma-vm with its own time limit and, in case that fails, one around it."""
     return subprocess.run([RDMA_VM, "--time", str(seconds * SLOW), *args], cwd=BUILD, capture_output=True, text=True,
                           timeout=(seconds + 60) * SLOW, check=False)
