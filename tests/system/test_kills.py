@@ -25,6 +25,7 @@ CONTEXT_SHORT = 512
 NOTICE_MS = 100 * SLOW
 PAUSE_MS = 500 * SLOW
 DEADLINE_MS = 200
+N_TRY = 5  # other load on the machine makes a pause longer now and then; a slow restart is slow each time
 PROMPT = "def main(argv):\n    \"\"\"Reads the file and counts its words.\"\"\"\n"
 
 
@@ -109,11 +110,11 @@ def main():
             figures = []
             for i in range(N_KILL):
                 at_len = random.randint(30, CONTEXT_SHORT)
-                problems, figure = one_kill(worker, transport, at_len, base.text)
-                if problems and all(p.startswith(("the longest pause", "noticed after")) for p in problems):
-                    # Other load on the machine makes a pause longer once; a slow restart is slow twice.
-                    print(f"# {transport}: {worker} killed at {at_len} tokens: {problems[0]}; once more", flush=True)
+                for _ in range(N_TRY):
                     problems, figure = one_kill(worker, transport, at_len, base.text)
+                    if not problems or not all(p.startswith(("the longest pause", "noticed after")) for p in problems):
+                        break
+                    print(f"# {transport}: {worker} killed at {at_len} tokens: {problems[0]}", flush=True)
                 case(f"{transport}: {worker} killed at {at_len} tokens", problems)
                 if figure and not problems:
                     figures.append(figure)
