@@ -58,8 +58,8 @@ def what_is_asked_of_logits_is_the_hosts():
     """Rows of a request with bans, penalties and log-probabilities are picked from on the host: the same text and the
     same bits with trees, whoever ranks their children."""
     wishes = ("--repetition-penalty", "1.3", "--presence-penalty", "0.5", "--logit-bias", "10=1.5,11=ban",
-              "--min-tokens", "4", "--logprobs", "3")
-    runs = [generate("--prompt-ids", "-", "--max-tokens", "5", "--ignore-eos", "--seed", "3", "--temperature", "0.8",
+              "--min-tokens", "5", "--logprobs", "3")
+    runs = [generate("--prompt-ids", "-", "--max-tokens", "6", "--ignore-eos", "--seed", "3", "--temperature", "0.8",
                      *wishes, *CUDA, *drafts, stdin=json.dumps(GOLDEN[2]["prompt_ids"]), timeout=600)
             for drafts in ((), (*HEAD_ON, "cuda:0", *TREES))]
     plain, drafted = runs
