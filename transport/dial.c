@@ -169,11 +169,6 @@ static struct attempt *look(struct dial *d, int wait_ms)
     return NULL;
 }
 
-static int ms_left(uint64_t until_ns, uint64_t now_ns)
-{
-    return until_ns <= now_ns ? 0 : (int)GR_MIN((until_ns - now_ns + GR_MS - 1) / GR_MS, (uint64_t)1000000);
-}
-
 /* -1: nobody has answered by then. The socket is left blocking. */
 static int race(struct dial *d, uint64_t deadline_ns)
 {
@@ -191,7 +186,7 @@ static int race(struct dial *d, uint64_t deadline_ns)
             break;
         }
         const uint64_t until_ns = d->n_begun < d->n ? GR_MIN(next_ns, deadline_ns) : deadline_ns;
-        winner = look(d, ms_left(until_ns, now_ns));
+        winner = look(d, gr_ms_left(until_ns, now_ns));
         if (winner != NULL || (d->n_pending > 0 && gr_clock_ns() >= deadline_ns)) {
             break;
         }
@@ -297,7 +292,7 @@ enum gr_status gr_tcp_connect(const char *address, int timeout_ms, int *fd_out)
  * is not kept waiting by one that has gone. */
 static int try_ms(int n_try, uint64_t deadline_ns)
 {
-    return GR_MIN(2000 << GR_MIN(n_try, 3), ms_left(deadline_ns, gr_clock_ns()));
+    return GR_MIN(2000 << GR_MIN(n_try, 3), gr_ms_left(deadline_ns, gr_clock_ns()));
 }
 
 /* GR_AGAIN: nobody yet. */
@@ -335,7 +330,7 @@ enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, in
             log_warn("waiting for %s ...", address);
             tell_ns = UINT64_MAX;
         }
-        (void)poll(NULL, 0, GR_MIN(wait_ms, ms_left(GR_MIN(deadline_ns, tell_ns), now_ns) + 1));
+        (void)poll(NULL, 0, GR_MIN(wait_ms, gr_ms_left(GR_MIN(deadline_ns, tell_ns), now_ns) + 1));
         st = try_once(address, n, deadline_ns, &d, fd_out);
     }
     return st == GR_AGAIN || st == GR_EIO ? out_of_patience(address, patience_ms, &d, st) : st;

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
@@ -38,22 +39,16 @@ uint64_t gr_deadline_ns(int timeout_ms)
     return gr_clock_ns() + (uint64_t)GR_MAX(timeout_ms, 0) * GR_MS;
 }
 
-/* Rounded up, so that a poll never ends just before the deadline. */
-static int left_ms(uint64_t deadline_ns)
+int gr_ms_left(uint64_t deadline_ns, uint64_t now_ns)
 {
-    uint64_t now = gr_clock_ns();
-    if (now >= deadline_ns) {
-        return 0;
-    }
-    uint64_t ms = (deadline_ns - now + GR_MS - 1) / GR_MS;
-    return ms > 1000000 ? 1000000 : (int)ms;
+    return deadline_ns <= now_ns ? 0 : (int)GR_MIN((deadline_ns - now_ns + GR_MS - 1) / GR_MS, (uint64_t)INT_MAX - 1);
 }
 
 /* GR_OK: ready (or in error, which the next call will tell). */
 static enum gr_status wait_ready(int fd, short events, uint64_t deadline_ns)
 {
     for (;;) {
-        int ms = left_ms(deadline_ns);
+        int ms = gr_ms_left(deadline_ns, gr_clock_ns());
         struct pollfd p = {.fd = fd, .events = events};
         int n = poll(&p, 1, ms);
         if (n > 0) {

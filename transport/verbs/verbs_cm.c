@@ -1,3 +1,4 @@
+#include "transport/net.h"
 #include "transport/verbs/verbs_cm.h"
 
 #include "common/base/bytes.h"
@@ -26,12 +27,6 @@
 /* Of one attempt: the first packet to a machine may wait for ARP. */
 #define RESOLVE_MS 2000
 #define N_RESOLVE_TRY 2 /* attempts at an address */
-
-static int left_ms(uint64_t deadline_ns)
-{
-    const uint64_t now = gr_clock_ns();
-    return now >= deadline_ns ? 0 : (int)GR_MIN((deadline_ns - now + GR_MS - 1) / GR_MS, 1000000u);
-}
 
 static enum gr_status cm_failed(const struct gr_verbs_link *k, const char *what)
 {
@@ -73,7 +68,7 @@ static enum gr_status wait_event(struct gr_verbs_link *k, uint64_t deadline_ns, 
         if (st != GR_AGAIN) {
             return st;
         }
-        const int ms = left_ms(deadline_ns);
+        const int ms = gr_ms_left(deadline_ns, gr_clock_ns());
         struct pollfd fds[2] = {{.fd = k->channel->fd, .events = POLLIN}, {.fd = k->fd, .events = POLLIN}};
         const int n = poll(fds, 2, ms);
         if (n > 0 && fds[0].revents == 0 && fds[1].revents != 0) {

@@ -143,12 +143,11 @@ enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, stru
         log_warn("%s; trying again for %d s", why, patience_ms / 1000);
     }
     for (int pause_ms = PAUSE_MS_MIN; st == GR_AGAIN; pause_ms = GR_MIN(2 * pause_ms, PAUSE_MS_MAX)) {
-        const uint64_t now_ns = gr_clock_ns();
-        if (now_ns >= deadline_ns) {
+        const int left_ms = gr_ms_left(deadline_ns, gr_clock_ns());
+        if (left_ms == 0) {
             log_error("%s", why);
             return GR_EIO; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
         }
-        const int left_ms = (int)GR_MIN((deadline_ns - now_ns) / GR_MS, (uint64_t)INT_MAX);
         (void)poll(NULL, 0, GR_MIN(pause_ms, left_ms));
         st = try_to_reach(c, GR_MAX(left_ms - pause_ms, 0), why, sizeof(why), fd_out, peer_out);
     }

@@ -8,8 +8,7 @@
 
 /* Tries for as long as the patience of joining lasts, and passes HELLO: an orchestrator that is killed in the midst of
  * that is no reason to end, so a hand-shake that is broken off is begun anew within that patience. *fd_out is the
- * caller's.
- * GR_ECLOSED: this worker had joined before, and its orchestrator stays away. Logged. */
+ * caller's. GR_ECLOSED: this worker had joined before, and its orchestrator stays away. Logged. */
 GR_NODISCARD enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, struct gr_hello *peer_out);
 
 /* Listens at c->listen and puts into JOIN how others reach that. fd: the socket to the orchestrator, which tells by
