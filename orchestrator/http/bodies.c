@@ -9,7 +9,7 @@ static size_t counted(size_t cap)
     return cap > GR_HTTP_BODY_SMALL ? cap : 0;
 }
 
-/* n bytes more of all; false: there are not so many. */
+/* Counts n bytes more; false: all of them together would be too many. */
 static bool take(struct gr_bodies *all, size_t n)
 {
     size_t held = all->n;

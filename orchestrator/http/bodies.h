@@ -24,8 +24,8 @@ struct gr_body {
     size_t len, cap;
 };
 
-/* data follows what is there, within GR_HTTP_BODY_MAX. GR_ELIMIT: all hold as much as they may; GR_ENOMEM. What there
- * is of it is then let go. */
+/* Appends data, within GR_HTTP_BODY_MAX. GR_ELIMIT: all bodies hold as much as they may; GR_ENOMEM. The body is dropped
+ * in both cases. */
 GR_NODISCARD enum gr_status gr_body_add(struct gr_bodies *all, struct gr_body *body, const char *data, size_t n);
 /* Frees it, and takes it off the count. */
 void gr_body_drop(struct gr_bodies *all, struct gr_body *body);

@@ -1,5 +1,5 @@
 /* For tests of journals: folders of their own, records that tell where they belong, who reads them back, and a disk
- * that notes what is done to it. Include it in one .c file of a program. */
+ * that notes each call. Include it in one .c file of a program. */
 #ifndef GR_TESTS_JOURNAL_WORLD_H
 #define GR_TESTS_JOURNAL_WORLD_H
 
