@@ -290,7 +290,7 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
 
 static int refusal_status(uint32_t code)
 {
-    const bool is_ours = code == (uint32_t)-GR_EDRAINING || code == (uint32_t)-GR_EIO;
+    const bool is_ours = code == (uint32_t)-GR_EDRAINING || code == (uint32_t)-GR_EIO || code == (uint32_t)-GR_ENOMEM;
     return code == (uint32_t)-GR_AGAIN ? 429 : is_ours ? 503 : 400;
 }
 

@@ -1,6 +1,7 @@
 /* An answer of an earlier process that goes on here, a client that follows it, and one that stops it: what is told is
- * what the journal has. */
+ * what the journal has. Of a new one: what its client hears when the desk refuses it. */
 #include "orchestrator/http/front.h"
+#include "orchestrator/http/job.h"
 #include "orchestrator/http/tell.h"
 #include "tests/quiet_log.h"
 #include "tests/unit/mini_tokenizer_open.h"
@@ -9,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -217,6 +219,57 @@ static void test_a_failure_is_final(void **state)
     }
 }
 
+/* The desk refuses a turn: whose fault that is shows in the status. */
+static struct {
+    struct gr_front *f;
+    enum gr_status why;
+} refusing;
+
+static enum gr_status refuse(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    (void)ctx;
+    const struct gr_msg error = {.type = GR_MSG_ERROR, .error = {.code = (uint32_t)-refusing.why, .text = "why"}};
+    assert_int_equal(m->type, GR_MSG_OPEN);
+    gr_front_on_msg(refusing.f, client, &error, now_ns);
+    return GR_OK;
+}
+
+static struct gr_stream *ask(struct gr_front *f)
+{
+    struct gr_stream *s = NULL;
+    assert_int_equal(gr_stream_create(nobody, NULL, &s), GR_OK);
+    struct gr_job *j = gr_job_create(s);
+    assert_non_null(j);
+    j->model = &served;
+    j->ask = (struct gr_ask){.prompt = calloc(1, sizeof(*j->ask.prompt)), .n_prompt = 1, .n_each = 1};
+    assert_non_null(j->ask.prompt);
+    gr_front_post(f, j);
+    (void)gr_front_run(f, 2);
+    return s;
+}
+
+static void test_a_refusal(void **state)
+{
+    (void)state;
+    static const struct {
+        enum gr_status why;
+        int http_status;
+    } refusals[] = {{GR_EINVAL, 400}, {GR_AGAIN, 429}, {GR_EDRAINING, 503}, {GR_EIO, 503}, {GR_ENOMEM, 503}};
+    const struct gr_front_config c = {.say = refuse, .first_client = CLIENT, .grace_ns = 1000};
+    assert_int_equal(gr_front_create(&c, &refusing.f), GR_OK);
+    for (size_t i = 0; i < GR_ARRAY_LEN(refusals); i++) {
+        char text[4096];
+        struct gr_stream_head head;
+        refusing.why = refusals[i].why;
+        struct gr_stream *reader = ask(refusing.f);
+        assert_int_equal(gr_stream_head(reader, &head), refusals[i].http_status);
+        (void)read_more(reader, text);
+        assert_non_null(strstr(text, "\"message\":\"why\""));
+        gr_stream_drop(reader);
+    }
+    gr_front_destroy(refusing.f);
+}
+
 /* Those who lost a server come back one by one: each is told a time of its own. */
 static void test_when_to_come_back(void **state)
 {
@@ -256,7 +309,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_stop_is_told_when_it_is_durable),
                                        cmocka_unit_test(test_a_stop_that_was_not_written),
-                                       cmocka_unit_test(test_an_end), cmocka_unit_test(test_a_failure_is_final),
+                                       cmocka_unit_test(test_an_end),
+                                       cmocka_unit_test(test_a_failure_is_final),
+                                       cmocka_unit_test(test_a_refusal),
                                        cmocka_unit_test(test_when_to_come_back)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
