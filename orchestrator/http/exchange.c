@@ -55,7 +55,7 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
     if (head->is_final) { /* as OpenAI's own clients have it, which send again what was answered with 408, 429 or 5xx */
         (void)MHD_add_response_header(r, "X-Should-Retry", "false");
     }
-    if (strcmp(head->type, "text/event-stream") == 0) {
+    if (strcmp(head->type, GR_STREAM_EVENTS) == 0) {
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
         (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");
     }

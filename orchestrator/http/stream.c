@@ -189,7 +189,7 @@ enum gr_status gr_stream_write_named_event(struct gr_stream *s, const char *id, 
 enum gr_status gr_stream_ping(struct gr_stream *s)
 {
     pthread_mutex_lock(&s->lock);
-    const bool has_events = s->head.type != NULL && strcmp(s->head.type, "text/event-stream") == 0;
+    const bool has_events = s->head.type != NULL && strcmp(s->head.type, GR_STREAM_EVENTS) == 0;
     pthread_mutex_unlock(&s->lock);
     return has_events ? gr_stream_write(s, ": ping\n", 7) : GR_OK; /* what it is does not change */
 }

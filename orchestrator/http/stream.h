@@ -25,6 +25,8 @@ GR_NODISCARD enum gr_status gr_stream_create(void (*wake)(void *ctx), void *ctx,
 void gr_stream_hold(struct gr_stream *s);
 void gr_stream_drop(struct gr_stream *s);
 
+#define GR_STREAM_EVENTS "text/event-stream" /* the type of a response whose parts are events */
+
 /* ---- who makes it ---- */
 
 /* The session whose answer it is, for its head; before the head. */

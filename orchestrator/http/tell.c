@@ -236,7 +236,7 @@ static void refuse_position(const struct gr_job *j, struct gr_follower *f)
 static void tell_head(const struct gr_job *j, struct gr_follower *f, uint64_t now_ns)
 {
     gr_stream_name(f->stream, j->answer[0].session);
-    gr_stream_begin(f->stream, 200, "text/event-stream");
+    gr_stream_begin(f->stream, 200, GR_STREAM_EVENTS);
     if (f->ids && j->n_answer == 1) { /* those whom a server that ends has lost come back one by one */
         gr_stream_retry(f->stream, GR_TELL_RETRY_MS + randombytes_uniform(GR_TELL_RETRY_MS / 2 + 1));
     }

@@ -51,7 +51,7 @@ static void test_nobody_reads(void **state)
     size_t n_taken = 0;
     struct gr_stream *s = make(&n_wake);
     memset(text, 'x', sizeof(text) - 1);
-    gr_stream_begin(s, 200, "text/event-stream");
+    gr_stream_begin(s, 200, GR_STREAM_EVENTS);
     while (gr_stream_write_event(s, text) == GR_OK) {
         n_taken += sizeof(text) - 1 + 8;
         assert_true(n_taken <= GR_STREAM_BYTES_MAX + 2 * sizeof(text));
@@ -72,7 +72,7 @@ static void test_who_reads_is_not_cut(void **state)
     bool ended = false, cut = false;
     struct gr_stream *s = make(&n_wake);
     memset(text, 'x', sizeof(text) - 1);
-    gr_stream_begin(s, 200, "text/event-stream");
+    gr_stream_begin(s, 200, GR_STREAM_EVENTS);
     for (size_t n = 0; n < 3 * GR_STREAM_BYTES_MAX; n += sizeof(text)) {
         gr_stream_wait(s, false);
         assert_int_equal(gr_stream_write_event(s, text), GR_OK);
@@ -113,7 +113,7 @@ static void test_a_reader_that_left(void **state)
     struct gr_stream *s = make(&n_wake);
     gr_stream_wait(s, true);
     gr_stream_leave(s);
-    gr_stream_begin(s, 200, "text/event-stream");
+    gr_stream_begin(s, 200, GR_STREAM_EVENTS);
     assert_int_equal(gr_stream_write_event(s, "x"), GR_ECLOSED);
     gr_stream_end(s);
     assert_int_equal(n_wake, 0); /* its connection is another's by now */
@@ -131,7 +131,7 @@ static void test_pings(void **state)
     assert_false(gr_stream_has_begun(events));
     assert_int_equal(gr_stream_ping(events), GR_OK);
     assert_int_equal(gr_stream_read(events, got, sizeof(got), &ended, &cut), 0);
-    gr_stream_begin(events, 200, "text/event-stream");
+    gr_stream_begin(events, 200, GR_STREAM_EVENTS);
     assert_int_equal(gr_stream_ping(events), GR_OK);
     assert_int_equal(gr_stream_write_event(events, "x"), GR_OK);
     assert_int_equal(gr_stream_read(events, got, sizeof(got), &ended, &cut), 16);
@@ -155,7 +155,7 @@ static void test_retry(void **state)
     bool ended, cut;
     char got[256] = "";
     struct gr_stream *s = make(&n_wake);
-    gr_stream_begin(s, 200, "text/event-stream");
+    gr_stream_begin(s, 200, GR_STREAM_EVENTS);
     gr_stream_retry(s, 1234);
     assert_int_equal(gr_stream_ping(s), GR_OK);
     assert_int_equal(gr_stream_write_named_event(s, "a-1-1", "x"), GR_OK);
@@ -164,7 +164,7 @@ static void test_retry(void **state)
     assert_string_equal(got, ": ping\nretry: 1234\nid: a-1-1\ndata: x\n\ndata: y\n\n");
     gr_stream_drop(s);
     s = make(&n_wake);
-    gr_stream_begin(s, 200, "text/event-stream");
+    gr_stream_begin(s, 200, GR_STREAM_EVENTS);
     gr_stream_retry(s, UINT32_MAX);
     gr_stream_refuse(s, 500, "why");
     memset(got, 0, sizeof(got));
