@@ -140,6 +140,12 @@ def failed_cases(entry):
     return said[-200:]
 
 
+def in_short(name, build, said):
+    """One failure as it is told again at the end: its cases, and what is noted of each first."""
+    lines = [line for before, line in zip(["", *said], said) if line.startswith("not ok") or before.startswith("not ok")]
+    return [f"{build}: {name}: {line[:400]}" for line in lines] or [f"{build}: {name}: it ended without saying why"]
+
+
 def run_suite(folder, args, env, log="testlog"):
     done = run(["meson", "test", "-C", folder, "--no-rebuild", "--timeout-multiplier", "3", "--print-errorlogs", "--logbase", log, *args], env=env)
     log = os.path.join(folder, "meson-logs", log + ".json")
@@ -151,8 +157,8 @@ def run_suite(folder, args, env, log="testlog"):
             cases = count_cases(entry)
             totals = [a + int(b) for a, b in zip(totals, cases)]
             if cases[1]:
-                failures.append(entry["name"])
-                for said in failed_cases(entry):
+                failures.append((entry["name"], failed_cases(entry)))
+                for said in failures[-1][1]:
                     say(f"{entry['name']}: {said}")
             for reason in skip_reasons(entry):
                 say(f"{entry['name']}: skipped: {reason}")
@@ -164,7 +170,7 @@ class Lane(threading.Thread):
 
     def __init__(self, *args):
         super().__init__(daemon=True)
-        self.args, self.result = args, ([0, 1, 0], ["those beside the others"], "")
+        self.args, self.result = args, ([0, 1, 0], [("those beside the others", [])], "")
         self.start()
 
     def run(self):
@@ -177,7 +183,8 @@ def start_packages(what):
 
 
 def run_build(name, folder, args, others):
-    """The tests of one build. others: builds that may go on beside some of them; returns what was started."""
+    """The tests of one build. others: builds that may go on beside some of them. Returns counts, what was started, and
+    what failed, in short."""
     # Time limits of tests that watch processes: sanitizers cost a factor.
     env = dict(os.environ, GRAFT_TEST_SLOW="1" if name == "gcc" else "8")
     started, results, lane = {}, [], None
@@ -200,8 +207,9 @@ def run_build(name, folder, args, others):
     for _, failures, out in results:
         if failures:
             print(out[-12000:])
-            say(f"{name}: failed: {', '.join(failures)}")
-    return [sum(column) for column in zip(*(counts for counts, _, _ in results))], started
+            say(f"{name}: failed: {', '.join(test for test, _ in failures)}")
+    shorts = [line for _, failures, _ in results for test, said in failures for line in in_short(test, name, said)]
+    return [sum(column) for column in zip(*(counts for counts, _, _ in results))], started, shorts
 
 
 def main():
@@ -215,7 +223,7 @@ def main():
     if not (opts.all or opts.long or opts.only):
         chosen = [(*b[:4], QUICK[b[0]]) for b in BUILDS if b[0] in QUICK]
     packages = start_packages("--long" if opts.long else "--tests") if opts.install else None
-    total = [0, 0, 0]
+    total, failed = [0, 0, 0], []
     builds = {}
     for i, (name, folder, cc, setup, args) in enumerate(chosen):
         begin = time.monotonic()
@@ -229,19 +237,23 @@ def main():
         if build.error is not None:
             print(build.error[-6000:])
             say(f"{name}: the build failed")
+            failed.append(f"{name}: the build failed")
             total[1] += 1
             continue
         built = time.monotonic()
         if packages is not None and packages.wait() != 0:
             total[1] += 1
             break
-        counts, started = run_build(name, folder, args, chosen[i + 1:])
+        counts, started, shorts = run_build(name, folder, args, chosen[i + 1:])
         builds.update(started)
+        failed += shorts
         say(f"{name}: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped"
             f" in {time.monotonic() - begin:.0f} s, {built - begin:.0f} s of them building")
         total = [a + b for a, b in zip(total, counts)]
     if sum(total) == 0:
         total[1] = 1
+    for line in failed:
+        say(line)
     say(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     return 1 if total[1] else 0
 
