@@ -267,6 +267,7 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
     struct gr_worker_config c = {.join = o->join,
                                  .forced_transport = o->forced_transport,
                                  .spin_ns = gr_worker_spin_ns(o->spin_ms, o->device != GR_DEVICE_CPU, gr_cpu_count()),
+                                 .pass_limit_ns = o->pass_limit_ns,
                                  .loop_conn = o->loop_conn};
     char name[GR_MODEL_NAME_MAX];
     gr_model_path_name(o->model, name, sizeof(name));

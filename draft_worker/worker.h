@@ -17,6 +17,7 @@ struct gr_draft_options {
     const char *capture_layers;   /* of a head, as its target's; NULL: the head's own choice */
     const char *join;             /* orchestrator HOST:PORT */
     int spin_ms;                  /* worker_options.h */
+    uint64_t pass_limit_ns;       /* worker_io.h */
     int device;                   /* of cuda:N; GR_DEVICE_CPU */
     int dtype;                    /* enum gr_weights_as */
     const char *geometry;         /* of an EAGLE-3 head; NULL: as in the folder */

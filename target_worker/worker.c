@@ -24,6 +24,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ADMIT_TOKENS 320          /* room beyond the prompt that admission reserves */
 #define CALIBRATE_NS (40 * GR_MS) /* it delays a restarted worker's first token */
@@ -39,7 +40,9 @@ struct worker {
     struct gr_worker_io *io;
     struct gr_pass *pass; /* in flight */
     bool lacks_views;     /* SpecPV was asked for, and the memory of its views could not be had */
-    int test_fail_pass;   /* for tests: passes until one fails as a broken device makes it fail; 0: none */
+    /* for tests; 0: none */
+    int test_fail_pass; /* passes until one fails as a broken device makes it fail */
+    int test_hang_pass; /* passes until one never ends */
 };
 
 /* ---- the machine's outputs ---- */
@@ -75,6 +78,11 @@ static void compute_pass(void *arg)
     gr_verifier_run(w->verifier, w->pass);
     if (w->test_fail_pass > 0 && --w->test_fail_pass == 0) {
         w->pass->status = GR_ECUDA;
+    }
+    if (w->test_hang_pass > 0 && --w->test_hang_pass == 0) {
+        for (;;) {
+            pause();
+        }
     }
 }
 
@@ -389,6 +397,7 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
                                  .listen = o->listen,
                                  .forced_transport = o->forced_transport,
                                  .spin_ns = gr_worker_spin_ns(o->spin_ms, o->device != GR_DEVICE_CPU, gr_cpu_count()),
+                                 .pass_limit_ns = o->pass_limit_ns,
                                  .loop_conn = o->loop_conn};
     char name[GR_MODEL_NAME_MAX];
     gr_model_path_name(o->model, name, sizeof(name));
@@ -464,7 +473,7 @@ static void destroy(struct worker *w, const struct gr_target_options *o)
 
 enum gr_status gr_target_worker_run(const struct gr_target_options *options)
 {
-    struct worker w = {.test_fail_pass = options->test_fail_pass};
+    struct worker w = {.test_fail_pass = options->test_fail_pass, .test_hang_pass = options->test_hang_pass};
     enum gr_status st = create(&w, options);
     if (st == GR_OK && follows(options)) {
         st = gr_llama_follow(w.lm);

@@ -23,6 +23,7 @@ struct gr_target_options {
     const char *join;             /* orchestrator HOST:PORT */
     const char *listen;           /* data endpoint HOST:PORT; NULL for a co-located pair */
     int spin_ms;                  /* worker_options.h */
+    uint64_t pass_limit_ns;       /* worker_io.h */
     int device;                   /* of cuda:N; GR_DEVICE_CPU. In a group this rank's */
     struct gr_devices devices;    /* of all ranks */
     int dtype;                    /* enum gr_weights_as */
@@ -51,6 +52,7 @@ struct gr_target_options {
     int specpv_n_sink, specpv_n_retrieval, specpv_n_window, specpv_n_buffer; /* what views are made for, at most */
     int test_corrupt;                                                        /* target.h */
     int test_fail_pass;        /* 0: none; else this pass ends as if the device had failed */
+    int test_hang_pass;        /* 0: none; else this pass never ends */
     struct gr_conn *loop_conn; /* taken; NULL: none */
     bool shares_device;        /* with that connection's drafter */
 };

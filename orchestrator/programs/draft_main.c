@@ -18,6 +18,7 @@ static struct gr_draft_options draft_options(const struct gr_options *o)
                                      .join = o->join,
                                      .device = o->device.device[0],
                                      .spin_ms = (int)o->spin_ms,
+                                     .pass_limit_ns = (uint64_t)o->pass_timeout,
                                      .geometry = o->geometry,
                                      .dtype = o->dtype,
                                      .isa = gr_option_choice(o, GR_OPTION_isa),

@@ -82,6 +82,7 @@ static struct gr_target_options target_options(const struct gr_options *o, const
                                                 : o->listen != NULL       ? o->listen
                                                                           : "",
                                       .spin_ms = (int)o->spin_ms,
+                                      .pass_limit_ns = (uint64_t)o->pass_timeout,
                                       .geometry = o->geometry,
                                       .dtype = o->dtype,
                                       .isa = gr_option_choice(o, GR_OPTION_isa),
@@ -108,7 +109,8 @@ static struct gr_target_options target_options(const struct gr_options *o, const
                                       .specpv_n_window = blocks_or(o->specpv_n_window, GR_SPECPV_N_WINDOW),
                                       .specpv_n_buffer = blocks_or(o->specpv_n_buffer, GR_SPECPV_N_BUFFER),
                                       .test_corrupt = (int)o->test_specpv_corrupt,
-                                      .test_fail_pass = (int)o->test_fail_pass};
+                                      .test_fail_pass = (int)o->test_fail_pass,
+                                      .test_hang_pass = (int)o->test_hang_pass};
 }
 
 /* The drafter in this process: a model or head of its own, and otherwise what the target was told. */
@@ -121,6 +123,7 @@ static struct gr_draft_options draft_options(const struct gr_options *o)
                                      .join = o->join,
                                      .device = gr_devices_of(&o->draft_device, 0),
                                      .spin_ms = (int)o->spin_ms,
+                                     .pass_limit_ns = (uint64_t)o->pass_timeout,
                                      .geometry = o->geometry,
                                      .dtype = o->dtype,
                                      .isa = gr_option_choice(o, GR_OPTION_isa),

@@ -476,6 +476,21 @@ def worker_whose_device_fails_is_started_again():
 
 
 @case
+def worker_whose_pass_hangs_is_started_again():
+    """It answers pings all the while, from another thread: only its own watch can tell that no pass ends any more."""
+    folder = Folder()
+    with Serve(spawn=False, folder=folder) as s:
+        hangs = ("--test-hang-pass", "40", "--pass-timeout", str(int(1 * SLOW)))
+        with worker("graft-target", folder, s.address, "--supervise", *hangs) as t:
+            s.wait()
+            want = generate("--max-tokens", "60", "--ignore-eos")["token_ids"]
+            assert s.generate("--max-tokens", "60", "--method", "none")["token_ids"] == want
+            t.send_signal(signal.SIGTERM)
+            _, err = t.communicate(timeout=20 * SLOW)
+    assert "is taken to have hung (--pass-timeout is" in err and "starting it again" in err, err
+
+
+@case
 def a_supervised_server_that_was_told_to_stop_stays_away():
     """Its turn outlasts the limit, so that it ends with status 1: that is an ordered end all the same. No target takes the
     turn, which therefore lasts."""

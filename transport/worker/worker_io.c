@@ -4,6 +4,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/no_alloc.h"
+#include "common/process/children.h"
 #include "transport/connect/control.h"
 #include "transport/connect/gate.h"
 #include "transport/segment.h"
@@ -34,6 +35,7 @@ static bool pump(struct gr_worker_io *w)
     progress |= worker_settle_handshakes(w, now_ns);
     if (w->compute_busy && gr_compute_done(w->compute)) {
         w->compute_busy = false;
+        gr_pass_watch_end(&w->pass, gr_clock_ns());
         gr_no_alloc_begin();
         w->machine.on_compute_done(w->machine.ctx, gr_clock_ns());
         gr_no_alloc_end();
@@ -80,6 +82,16 @@ static uint64_t orchestrator_due_ns(const struct gr_worker_io *w)
     return w->pinged ? w->heard_ns + ORCHESTRATOR_SILENCE : UINT64_MAX;
 }
 
+/* What computes cannot be interrupted, and nothing that it holds can be given back: the process ends at once. */
+static void end_stuck(const struct gr_worker_io *w)
+{
+    log_error(
+        "a computation has run for %.0f s and is taken to have hung (--pass-timeout is %.0f s, the longest so far "
+        "took %.3f s); this worker ends, its sessions go on elsewhere",
+        (double)w->pass.ran_ns / GR_S, (double)w->pass.limit_ns / GR_S, (double)w->pass.longest_ns / GR_S);
+    _exit(GR_CHILD_EXIT_AGAIN);
+}
+
 static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
 {
     struct pollfd fds[GR_PEER_MAX + 4];
@@ -93,6 +105,7 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
         return;
     }
     wake_ns = GR_MIN(GR_MIN(wake_ns, w->leave_end_ns), orchestrator_due_ns(w));
+    wake_ns = w->compute_busy ? GR_MIN(wake_ns, gr_pass_watch_due_ns(&w->pass)) : wake_ns;
     wake_ns = now_ns - w->progress_ns < w->config.spin_ns ? now_ns : wake_ns;
     if (w->gate != NULL) {
         fds[n++] = (struct pollfd){.fd = gr_gate_poll_fd(w->gate, now_ns), .events = POLLIN};
@@ -124,6 +137,9 @@ enum gr_status gr_worker_io_run(struct gr_worker_io *w)
 {
     while (!w->drained && !w->refused && !w->done) {
         const bool progress = pump(w);
+        if (w->compute_busy && gr_pass_watch_look(&w->pass, gr_clock_ns())) {
+            end_stuck(w);
+        }
         gr_no_alloc_begin();
         const uint64_t wake_ns = w->machine.step(w->machine.ctx, gr_clock_ns());
         /* The machine may have found that queue full a moment ago: it looks again, nobody else would tell it. */
@@ -209,6 +225,7 @@ enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const 
     w->config = *config;
     w->machine = *machine;
     w->wake_fd = -1;
+    w->pass.limit_ns = config->pass_limit_ns;
     w->leave_limit_ns = w->leave_end_ns = NEVER;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->handshake_done, NULL);

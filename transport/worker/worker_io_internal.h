@@ -6,6 +6,7 @@
 #include "transport/connect/gate.h"
 #include "transport/worker/call.h"
 #include "transport/worker/callers.h"
+#include "transport/worker/pass_watch.h"
 #include "transport/worker/rejoin.h"
 #include "transport/worker/worker_io.h"
 
@@ -62,7 +63,8 @@ struct gr_worker_io {
     uint64_t leave_end_ns;    /* from when the loop heard of it; NEVER: it may stay */
     bool leave_sent;
     struct gr_compute *compute;
-    uint64_t progress_ns; /* when something happened last; with config.spin_ns */
+    struct gr_pass_watch pass; /* while compute_busy */
+    uint64_t progress_ns;      /* when something happened last; with config.spin_ns */
     unsigned n_spin;
     struct gr_gate *gate; /* NULL: nobody comes to us */
     int wake_fd;

@@ -39,6 +39,7 @@ size_t gr_worker_io_msg_room(const struct gr_worker_io *w)
 void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more)
 {
     w->compute_busy = true;
+    gr_pass_watch_begin(&w->pass, gr_clock_ns());
     gr_compute_post(w->compute, fn, arg, more);
 }
 
