@@ -219,9 +219,6 @@ int gr_serve_http_n_job(const struct gr_serve_http *h)
 
 void gr_serve_http_close(struct gr_serve_http *h)
 {
-    if (h->http != NULL) {
-        gr_http_quiesce(h->http);
-    }
     gr_front_end(h->front);
     gr_http_destroy(h->http);
     gr_front_destroy(h->front);

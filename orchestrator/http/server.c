@@ -80,6 +80,7 @@ static enum gr_status start_daemon(struct gr_http *h, int n_connection)
         log_error("the endpoint could not be started (libmicrohttpd)");
         return GR_EIO;
     }
+    h->listener.fd = -1; /* the daemon's: its thread uses it until the daemon is stopped, which closes it */
     return GR_OK;
 }
 
@@ -167,15 +168,6 @@ enum gr_status gr_http_reload(struct gr_http *h)
     return st;
 }
 
-void gr_http_quiesce(struct gr_http *h)
-{
-    if (h->listener.fd >= 0) {
-        (void)MHD_quiesce_daemon(h->daemon);
-        close(h->listener.fd);
-        h->listener.fd = -1;
-    }
-}
-
 static void refuse_more(struct gr_http *h)
 {
     pthread_mutex_lock(&h->lock);
@@ -191,7 +183,6 @@ void gr_http_destroy(struct gr_http *h)
     }
     refuse_more(h);
     if (h->daemon != NULL) {
-        gr_http_quiesce(h);
         const int n_left = gr_answering_wait(&h->answering, LAST_BYTES_S);
         if (n_left > 0) {
             log_warn("%d answers are cut off: their clients have not read them within %d s", n_left, LAST_BYTES_S);

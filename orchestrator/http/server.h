@@ -57,8 +57,6 @@ void gr_http_tell(struct gr_http *h, const struct gr_http_state *s);
 /* Reads the files of keys and certificates again; who is being answered is not cut off. An error (logged): those that
  * were read last stay in use. */
 GR_NODISCARD enum gr_status gr_http_reload(struct gr_http *h);
-/* No connection is accepted any more; those that are there go on. */
-void gr_http_quiesce(struct gr_http *h);
 /* After the front's jobs have ended. */
 void gr_http_destroy(struct gr_http *h);
 
