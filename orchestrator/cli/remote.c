@@ -7,6 +7,7 @@
 #include "transport/connect/cluster.h"
 #include "transport/connect/secrecy.h"
 #include "transport/connect/control.h"
+#include "transport/connect/gate.h"
 #include "transport/net.h"
 
 #include <errno.h>
@@ -63,6 +64,33 @@ static int watch_signals(void)
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+/* A gate hangs up on who has not proved the key within its limit, whoever that is: on a busy machine that is tried
+ * again. Who is turned away for another reason hears it much sooner. */
+static enum gr_status reach(const struct gr_options *o, const char *address, int patience_ms, int *fd_out,
+                            struct gr_hello *peer_out)
+{
+    const uint64_t until_ns = gr_clock_ns() + ((uint64_t)GR_MAX(patience_ms, 0) + HELLO_TIMEOUT_MS) * GR_MS;
+    for (;;) {
+        char why[GR_MSG_TEXT_MAX] = "";
+        GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(address, patience_ms, TELL_MS, fd_out)
+                               : gr_tcp_connect(address, HELLO_TIMEOUT_MS, fd_out));
+        const uint64_t begin_ns = gr_clock_ns();
+        gr_log_hold(why, sizeof(why));
+        const enum gr_status st = hello(o, *fd_out, peer_out);
+        gr_log_hold(NULL, 0);
+        if (st == GR_OK) {
+            return GR_OK;
+        }
+        close(*fd_out);
+        const uint64_t now_ns = gr_clock_ns();
+        const bool ran_out = st == GR_ECLOSED && now_ns - begin_ns >= GR_ACCEPT_TIMEOUT_MS * GR_MS / 2;
+        if (!ran_out || now_ns >= until_ns) {
+            log_error("%s", why);
+            return st;
+        }
+    }
+}
+
 enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struct gr_remote *out)
 {
     struct gr_remote r = {.address = o->connect != NULL ? o->connect : o->control, .signal_fd = -1};
@@ -71,13 +99,9 @@ enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struc
     gr_cluster_use(o->cluster);
     gr_secrecy_use(o->control_encryption);
     GR_TRY(gr_remote_key(o, key)); /* before anybody is called */
-    GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(r.address, patience_ms, TELL_MS, &fd)
-                           : gr_tcp_connect(r.address, HELLO_TIMEOUT_MS, &fd));
     struct gr_hello peer;
-    enum gr_status st = hello(o, fd, &peer);
-    if (st == GR_OK) {
-        st = gr_control_create(fd, &peer.keys, &r.control);
-    }
+    GR_TRY(reach(o, r.address, patience_ms, &fd, &peer));
+    const enum gr_status st = gr_control_create(fd, &peer.keys, &r.control);
     if (st != GR_OK) {
         close(fd);
         return st;
