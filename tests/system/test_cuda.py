@@ -9,6 +9,7 @@ GRAFT_TEST_TOKENS: tokens of each identity case (default 600). GRAFT_TEST_PROMPT
 import concurrent.futures
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -80,6 +81,30 @@ def same_text(first, second, *args, nodes="auto"):
     print(f"# {n_token} tokens equal; mean acceptance length {1 + n_accepted / max(n_draft, 1):.2f}")
     assert n_draft > 0
     return 1 + n_accepted / n_draft
+
+
+@case
+def prompts_from_the_cache():
+    """Hits of all lengths around blocks, on a pool that turns over, with and without noise: the text is that of a target that
+    computes every prompt."""
+    rng = random.Random(int(os.environ.get("GRAFT_TEST_SEED", "1")))
+    source = [i for c in GOLDEN for i in c["prompt_ids"] + c["greedy_ids"]]
+    with serve(*CUDA, "--prefix-cache", "on", "--kv-blocks", "512") as warm, serve(*CUDA, "--prefix-cache", "off") as cold:
+        warm.wait()
+        cold.wait()
+        n_cached = 0
+        for i in range(40):
+            n = 16 * rng.randrange(1, 60) + rng.choice((-1, 0, 1))
+            begin = rng.randrange(len(source) - n)
+            noise = ("--temperature", "1", "--seed", str(i)) if i % 2 else ()
+            ask = ("--prompt-ids", "-"), json.dumps(source[begin:begin + n])
+            want = text_of(cold, ask, *noise, tokens=40)["token_ids"]
+            for first in (True, False):
+                got = text_of(warm, ask, *noise, tokens=40)
+                assert got["token_ids"] == want, (i, n, first, got, want)
+            assert got["metrics"]["cached_tokens"] == (n - 1) // 16 * 16, (n, got["metrics"])
+            n_cached += got["metrics"]["cached_tokens"]
+    print(f"# {n_cached} tokens from the cache")
 
 
 @case

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import threading
 import time
+import traceback
 
 from harness import GRAFT, SLOW, Background, case, main, wait_for
 from endpoint import PROMPT, Endpoint, read_all
@@ -46,7 +47,7 @@ class Answers:
                 got = self.one(self.n % 2 == 0)
                 self.wrong = None if got == self.want else ("another text", got)
             except Exception as e:  # pylint: disable=broad-except
-                self.wrong = repr(e)
+                self.wrong = "".join(traceback.format_exception(e)) + self.s.log()[-4000:]
             self.n += 1
 
     def __enter__(self):
@@ -66,9 +67,10 @@ class Answers:
             self.wait_for_more()
         self.beside.__exit__()
         if failure is None:
-            assert self.wrong is None and self.pids() == self.workers, (self.wrong, self.pids())
-            m = self.s.metrics()
-            assert not {k: v for k, v in m.items() if k.startswith(UNDISTURBED) and v}, m
+            assert self.wrong is None, self.wrong
+            assert self.pids() == self.workers, (self.pids(), self.workers, self.s.log()[-4000:])
+            moved = {k: v for k, v in self.s.metrics().items() if k.startswith(UNDISTURBED) and v}
+            assert not moved, (moved, self.s.log()[-4000:])
             print(f"# {self.n} answers beside it")
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 from harness import CASES, GRAFT, HEAD, ROOT, TARGET, case, generate, main, refused, run
+from served import Serve
 from weights import copy_of, widened
 
 CUDA = ("--target-device", "cuda:0")
@@ -106,6 +107,20 @@ def answers_share_a_prompt():
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["token_ids"] for line in done.stdout.splitlines()] == want, (done.stdout, want)
     assert want[0] != want[1] and "shares KV of 32 tokens" in done.stderr, done.stderr
+
+
+@case
+def a_prompt_from_the_cache():
+    """Its last block is whole, or one token is left: text from blocks that another session computed is what was computed."""
+    prompt = GOLDEN[2]["prompt_ids"] * 4
+    with Serve(*CUDA, "--model", TARGET, "--spawn", "--prefix-cache", "on", "--sessions", "2", "--max-model-len", "128",
+               spawn=False) as s:
+        s.wait()
+        for n, begin in ((33, 0), (32, 5)):
+            got = [s.generate("--prompt-ids", "-", "--max-tokens", "4", "--ignore-eos", "--seed", "7", "--temperature", "1",
+                              input=json.dumps(prompt[begin:begin + n]), timeout=600) for _ in range(2)]
+            assert [g["metrics"]["cached_tokens"] for g in got] == [0, (n - 1) // 16 * 16], got
+            assert got[0]["token_ids"] == got[1]["token_ids"], got
 
 
 @case
