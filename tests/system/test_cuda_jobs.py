@@ -17,7 +17,7 @@ import tempfile
 
 from far_group import Group, serving
 from gpus import N_GPU, SOFT, WHY
-from harness import GRAFT, HEAD, TARGET, alive, case, generate, main, run, wait_for
+from harness import GRAFT, HEAD, TARGET, alive, case, generate, main, wait_for
 from served import Folder, Serve, free_port
 
 TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "2000"))
@@ -128,17 +128,6 @@ def a_misfit_by_its_gpu():
         wait_for(lambda: "tensor-parallel rank 1 of 2" in g.said(1), UP_S)
         assert re.search(r"rank 1 on host \S+ has the GPU at [0-9a-fA-F:.]+, and so has rank 0: .*--device", g.said(1)), g.said(1)
         wait_for(lambda: "refused: rank 1 on host" in g.said(0), UP_S)
-
-
-@case
-def a_misfit_by_an_old_library():
-    """One that is older than what was tried is named with the oldest that will do, and nothing is started again. [G5]"""
-    if not SOFT:
-        return  # this host's is no older one
-    done = run("run", "--model", TARGET, *TURN, "4", "--target-device", "cuda:0,cuda:1", "--tp-transport", "nccl", *TP8,
-               env={"SOFT_NCCL_VERSION": "20900"}, timeout=UP_S)
-    assert done.returncode == 1 and "NCCL: version 20900; 21000 is the oldest that will do" in done.stderr, done
-    assert "starting it again" not in done.stderr, done.stderr
 
 
 @case

@@ -117,7 +117,7 @@ def a_prompt_from_the_cache():
                spawn=False) as s:
         s.wait()
         for n, begin in ((33, 0), (32, 5)):
-            got = [s.generate("--prompt-ids", "-", "--max-tokens", "4", "--ignore-eos", "--seed", "7", "--temperature", "1",
+            got = [s.generate("--prompt-ids", "-", "--max-tokens", "2", "--ignore-eos", "--seed", "7", "--temperature", "1",
                               input=json.dumps(prompt[begin:begin + n]), timeout=600) for _ in range(2)]
             assert [g["metrics"]["cached_tokens"] for g in got] == [0, (n - 1) // 16 * 16], got
             assert got[0]["token_ids"] == got[1]["token_ids"], got
