@@ -241,22 +241,49 @@ def a_key_stays_in_the_tab():
 
 # ---- with a server that does what a real one cannot be made to ----
 
-class Stand:
-    """Serves the page, and answers of its own: `told` are the pieces; the first stream breaks off after `hold` of them."""
+class Threaded:
+    """A server of this process, at a port of its own."""
+
+    def __init__(self, handler):
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Stand(Threaded):
+    """Serves the page, and answers of its own: `told` are the pieces; the first stream breaks off after `hold` of them, or
+    after `last`. `form` changes a stream's bytes, of which `step` are written at a time (0: all that there are)."""
 
     def __init__(self, told, hold, resumes=200, models=("stand",)):
         with open(os.path.join(ROOT, "orchestrator/http/look.html"), encoding="utf-8") as f:
             page = f.read().encode()
         self.told, self.hold, self.resumes, self.from_ = told, hold, resumes, []
         self.waits = threading.Event()  # set: a stream that is held ends
+        self.form, self.step, self.last = (lambda text: text), 0, b""
         fleet = json.dumps({"models": [{"id": m, "chat": True} for m in models],
                             "workers": [{"worker": 1, "role": "target", "state": "<b>serving</b>", "slots": 4, "active": 1}],
                             "sessions": {}, "totals": {}}).encode()
         stand = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
+            disable_nagle_algorithm = True
+
             def log_message(self, *_):
                 pass
+
+            def say(self, text):
+                text = stand.form(text)
+                step = stand.step or max(1, len(text))
+                for i in range(0, len(text), step):
+                    self.wfile.write(text[i:i + step])
 
             def head(self, status, kind, **more):
                 self.send_response(status)
@@ -265,14 +292,13 @@ class Stand:
                 self.end_headers()
 
             def events(self, first, end):
-                self.wfile.write(b"retry: 1100\n")
+                self.say(b"retry: 1100\n")
                 for i in range(first, end):
                     round_ = {"round": i, "keep_len": i, "tokens": [stand.told[i]], "n_draft": 1, "verify_ns": 1000000,
                               "tree": {"tokens": [stand.told[i]], "parents": [-1], "path": []}}
                     for name, e in (("", {"choices": [], "graft": {"index": 0, "round": round_}}),
                                     (f"id: {SESSION}-1-{i + 1}\n", {"choices": [{"index": 0, "delta": {"content": stand.told[i]}}]})):
-                        self.wfile.write(f"{name}data: {json.dumps(e)}\n\n".encode())
-                    self.wfile.flush()
+                        self.say(f"{name}data: {json.dumps(e)}\n\n".encode())
 
             def do_GET(self):
                 if self.path == "/":
@@ -296,21 +322,15 @@ class Stand:
                 with contextlib.suppress(OSError):
                     self.events(0, stand.hold)
                     stand.waits.wait(60)
+                    self.say(stand.last)
 
         with Endpoint(spawn=False, *("--model", os.path.join(ROOT, "models/demo/target"))) as s:
             self.policy = s.ask("GET", "/")[2].getheader("Content-Security-Policy")
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.port = self.server.server_address[1]
-
-    def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
+        super().__init__(Handler)
 
     def __exit__(self, *_):
         self.waits.set()
-        self.server.shutdown()
-        self.server.server_close()
+        super().__exit__()
 
 
 WORDS = [f"word{i} " for i in range(40)]
@@ -355,6 +375,56 @@ def an_answer_that_the_server_does_not_hold_is_cut_with_a_word():
         assert "does not hold this answer any more" in note and "Ask again" in note, note
         shoot(b, "cut")
         assert s.from_ == [5] and last_text(b) == "".join(WORDS[:5]), s.from_
+
+
+NO_EVENTS = b': x\n\ndata:\n\nevent: ping\n\nevent: ping\ndata: {"choices": [{"delta": {"content": "no"}}]}\n\n'
+END = b'data: {"choices": [{"index": 0, "delta": {"content": "end."}, "finish_reason": "length"}]}'
+
+
+def other(line_end):
+    return lambda text: text.replace(b": ", b":").replace(b"\n", line_end)
+
+
+# What becomes of a stream's bytes, how many are written at a time, its last bytes, and whether it is told whole with them.
+FORMS = ((lambda text: text.replace(b"\n\n", b"\n\n" + NO_EVENTS), 0, END + b"\n\n", True),
+         (bytes, 0, END + b"\n", True), (bytes, 0, END, True), (bytes, 0, b"data: [DONE]", True),
+         (bytes, 0, END[:-1], False), (bytes, 0, b"data: [DON", False),
+         (other(b"\r\n"), 1, END + b"\n\n", True), (other(b"\r\n"), 1, END, True), (other(b"\r"), 1, END + b"\n\n", True))
+
+
+@case
+def a_stream_is_read_however_it_is_written():
+    """Blocks that are no events between its own, line ends of all kinds, byte by byte, and ends that lack their empty line. One
+    that is cut within an event is resumed before it."""
+    with Stand(WORDS, len(WORDS)) as s, opened(s) as b:
+        s.waits.set()
+        is_up(b)
+        for s.form, s.step, s.last, is_whole in FORMS:
+            s.from_.clear()
+            send(b, "Tell me")
+            b.wait(DONE)
+            want = "".join(WORDS) + ("end." if s.last.startswith(END) else "")
+            assert last_text(b) == want and s.from_ == ([] if is_whole else [len(WORDS)]), (s.last, s.from_, last_text(b))
+            b.click("#fresh")
+
+
+READ = """(async () => { const seen = new Set(), whole = new TextEncoder().encode(%s);
+  for (let at = 0; at <= whole.length; at++) {
+    const told = [], body = new ReadableStream({start: c => { c.enqueue(whole.slice(0, at)); c.enqueue(whole.slice(at)); c.close(); }});
+    told.push(await events({body}, (id, data) => told.push([id, data])));
+    seen.add(JSON.stringify(told));
+  }
+  return [...seen]; })()"""
+
+
+@case
+def a_stream_is_read_wherever_it_is_cut_in_two():
+    with Stand(WORDS, 0) as s, opened(s) as b:
+        for end in ("\n", "\r\n", "\r"):
+            text = ': x\n\nid: 1\ndata: {"a":\ndata:"\u00e9"}\n\ndata:\n\nevent: ping\n\nid:2\ndata:[2]\n\n'
+            for last, is_end in (("", False), ("data: [DONE]\n\n", True), ("data: [DONE]", True)):
+                got = b.eval(READ % json.dumps((text + last).replace("\n", end)))
+                assert [json.loads(g) for g in got] == [[["1", {"a": "\u00e9"}], ["2", [2]], is_end]], (end, last, got)
 
 
 @case
