@@ -5,6 +5,7 @@ Screenshots lie in BUILD_DIR/page. Skipped, with the reason, where there is no C
 usage: test_browser.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import contextlib
+import http.client
 import http.server
 import json
 import os
@@ -14,7 +15,7 @@ import threading
 import time
 
 import browser
-from harness import BUILD, ROOT, Skip, case, main, wait_for
+from harness import BUILD, ROOT, SLOW, Skip, case, main, wait_for
 from endpoint import PROMPT, Endpoint, Journalled
 from served import Folder, worker
 
@@ -35,17 +36,18 @@ def text_of(s):
 
 
 @contextlib.contextmanager
-def opened(server, size=WIDE, dark=False, **set_to):
+def opened(server, size=WIDE, dark=False, path="/", **set_to):
     """The page of a server, with a fleet, and nothing to complain of at the end."""
     if browser.PROGRAM is None:
         raise Skip("there is no Chromium (apt-get install --no-install-recommends chromium)")
     with browser.Browser(*size, dark) as b:
-        b.go(f"http://127.0.0.1:{server.port}/")
+        b.go(f"http://127.0.0.1:{server.port}{path}")
         if set_to:
             b.eval(SET % json.dumps(set_to))
         yield b
         assert b.complaints() == [], b.complaints()
-        others = [a for a in b.asked() if not a.startswith((f"http://127.0.0.1:{server.port}/", "data:", "about:"))]
+        home = f"http://127.0.0.1:{server.port}{path.split('?')[0]}"
+        others = [a for a in b.asked() if not a.startswith((home, "data:", "about:"))]
         assert not others, others
 
 
@@ -239,7 +241,17 @@ def a_key_stays_in_the_tab():
         assert KEY not in b.eval("JSON.stringify({...sessionStorage})"), b.eval("document.getElementById('keep').checked")
 
 
-# ---- with a server that does what a real one cannot be made to ----
+@case
+def a_link_to_the_page_asks_nothing():
+    with Endpoint(*FORM) as s, opened(s, path="/?q=hello&prompt=hello#hello", **PLAIN) as b:
+        is_up(b)
+        b.wait("polls > 1 && document.getElementById('model').value")
+        assert b.eval("turns.length") == 0 and b.eval("document.getElementById('prompt').value") == ""
+        assert s.metrics()["graft_requests_total"] == 0
+        send(b, PROMPT)
+        b.wait(DONE)
+        assert s.metrics()["graft_requests_total"] == 1
+
 
 class Threaded:
     """A server of this process, at a port of its own."""
@@ -257,6 +269,66 @@ class Threaded:
         self.server.shutdown()
         self.server.server_close()
 
+
+class Proxy(Threaded):
+    """Hands what is asked under /llm/ on to the endpoint at a port, without that part of the path, and bytes as they come."""
+
+    def __init__(self, to):
+        self.strays = []
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def hand_on(self):
+                if not self.path.startswith("/llm/"):
+                    proxy.strays.append(self.path)
+                    self.send_error(404)
+                    return
+                asked = {k: v for k, v in self.headers.items() if k != "Connection"}
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                with contextlib.closing(http.client.HTTPConnection("127.0.0.1", to, timeout=300 * SLOW)) as c, \
+                        contextlib.suppress(OSError):  # of who goes away in mid-stream
+                    c.request(self.command, self.path[len("/llm"):], body or None, asked)
+                    r = c.getresponse()
+                    self.send_response_only(r.status)
+                    for name, value in r.getheaders():
+                        if name not in ("Connection", "Transfer-Encoding"):
+                            self.send_header(name, value)
+                    self.send_header("Connection", "close")
+                    self.end_headers()
+                    while some := r.read1(65536):
+                        self.wfile.write(some)
+
+            do_GET = do_POST = hand_on
+
+        super().__init__(Handler)
+
+
+@case
+def a_proxy_may_have_it_under_a_path():
+    """An answer, one that is resumed, and one that is stopped: all is asked for under that path."""
+    with Endpoint(*FORM) as s, Proxy(s.port) as proxy, opened(proxy, path="/llm/", **PLAIN) as b:
+        is_up(b)
+        want = s.complete(prompt=PROMPT, max_tokens=60, num_speculative_tokens=8)["choices"][0]["text"]
+        send(b, PROMPT)
+        b.wait(DONE)
+        assert last_text(b) == want, last_text(b)
+        b.click("#fresh")
+        b.eval(SET % json.dumps({"tokens": "30000"}))
+        send(b, PROMPT)
+        b.wait("rounds.length > 3")
+        b.reload()
+        b.wait("turns[1].live?.again")
+        b.press("Escape")
+        b.wait(DONE)
+        assert last_text(b).startswith(want), last_text(b)
+        ended(s, 1)
+        assert not proxy.strays, proxy.strays
+
+
+# ---- with a server that does what a real one cannot be made to ----
 
 class Stand(Threaded):
     """Serves the page, and answers of its own: `told` are the pieces; the first stream breaks off after `hold` of them, or
