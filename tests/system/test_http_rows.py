@@ -164,22 +164,6 @@ def who_does_not_read_grows_nothing():
         wait_for(s.is_quiet)
 
 
-@case
-def names_are_the_clients_own():
-    """One request id twice at once is two answers; line ends and long ones do not come back; no name of a field is a line."""
-    with Endpoint("--http-unknown", "log", draft=False) as s:
-        for bad in ("x" * 1000, "a%0d%0ab c", "a\tb"):
-            _, _, r = s.ask("GET", "/v1/models", headers={"X-Request-Id": bad})
-            assert r.getheader("X-Request-Id") != bad, bad
-        got = [s.ask("POST", "/v1/completions", dict(GREEDY, max_tokens=4), headers={"X-Request-Id": "same"}) for _ in range(2)]
-        assert got[0][1]["choices"] == got[1][1]["choices"], got
-        s.complete(**{"evil\nerror: forged\x1b[2J": 1})
-        assert "evil\\nerror: forged\\x1b[2J" in s.log() and "\nerror: forged" not in s.log() and "\x1b" not in s.log()
-        for name in ("a" + "\U0001f600" * 30, "a\nb"):
-            got, answer, _ = s.ask("POST", "/v1/completions", dict(GREEDY, n=0, **{name: 1}))
-            assert got == 400 and set(answer["error"]) == {"message", "type", "param", "code"}, answer
-
-
 PING_S = 5  # docs/http.md
 MANY = 1500 if SLOW == 1 else 400  # tokens of an answer that is met in its midst
 ENDLESS = 30000  # of one that is never waited for
@@ -190,9 +174,9 @@ with open(os.path.join(TARGET, "tokenizer.json"), encoding="utf-8") as tokenizer
 class Lines:
     """The lines of a stream's body as they come, pings counted. Each is an event's, its end, or a ping between two of them."""
 
-    def __init__(self, s, body):
+    def __init__(self, s, body, headers=None):
         self.begin = time.monotonic()
-        self.c, self.r = s.open("POST", "/v1/completions", dict(body, stream=True), timeout=120)
+        self.c, self.r = s.open("POST", "/v1/completions", dict(body, stream=True), headers=headers, timeout=120)
         assert self.r.status == 200, self.r.read()
         self.events, self.n_ping, self.in_event = [], 0, False
 
@@ -267,6 +251,36 @@ def pings_come_in_silence_and_between_events():
             wait_for(lambda: s.ask("GET", "/health")[0] == 503)  # its target has been silent for too long
             target.send_signal(signal.SIGCONT)
             assert stands.text() == want
+
+
+@case
+def names_are_the_clients_own():
+    """One request id twice at once is two answers; line ends and long ones do not come back; no name of a field is a line."""
+    with Endpoint("--http-unknown", "log", draft=False) as s:
+        for bad in ("x" * 1000, "a%0d%0ab c", "a\tb"):
+            _, _, r = s.ask("GET", "/v1/models", headers={"X-Request-Id": bad})
+            assert r.getheader("X-Request-Id") != bad, bad
+        prompts = (PROMPT, "class Stack:")
+        want = [s.complete(prompt=p, max_tokens=40, ignore_eos=True)["choices"][0]["text"] for p in prompts]
+        with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
+            body = dict(GREEDY, max_tokens=ENDLESS, ignore_eos=True)
+            same = list(pool.map(lambda p: stack.enter_context(contextlib.closing(
+                Lines(s, dict(body, prompt=p), {"X-Request-Id": "same"}))), prompts))
+            for answer in same:
+                answer.more(1)
+            assert [x["state"] for x in s.sessions()].count("running") == 2, s.sessions()
+            assert len({answer.r.getheader("X-Graft-Session") for answer in same}) == 2 and want[0] != want[1], want
+            for answer, text in zip(same, want):
+                while len(answer.said()) < len(text):
+                    answer.more(20)
+                assert answer.said().startswith(text), (answer.said(), text)
+                assert json.loads(answer.events[0])["id"] == "cmpl-same", answer.events[0]
+        wait_for(s.is_quiet)
+        s.complete(**{"evil\nerror: forged\x1b[2J": 1})
+        assert "evil\\nerror: forged\\x1b[2J" in s.log() and "\nerror: forged" not in s.log() and "\x1b" not in s.log()
+        for name in ("a" + "\U0001f600" * 30, "a\nb"):
+            got, answer, _ = s.ask("POST", "/v1/completions", dict(GREEDY, n=0, **{name: 1}))
+            assert got == 400 and set(answer["error"]) == {"message", "type", "param", "code"}, answer
 
 
 @case
