@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -329,9 +330,19 @@ def health_tells_when_the_target_is_gone():
 
 @case
 def health_tells_of_a_target_that_fell_silent():
-    """Of the only worker, on a server that nothing else wakes."""
-    with Endpoint(draft=False) as s:
-        assert s.ask("GET", "/health")[0] == 200
+    """Of the only worker, on a server that nothing else wakes. A connection of a client's pool is used before that and after."""
+    kept_s = re.search(r"^\| `--http-idle-timeout S` \|[^|]+\|[^|]+\| (\d+) \|", run("options").stdout, re.M)[1]
+    assert int(kept_s) >= 120, kept_s  # pools keep theirs for 90 s and less
+    with Endpoint(draft=False) as s, contextlib.closing(s.connect()) as pooled:
+        pooled.connect()
+        pooled.auto_open = 0  # it would open another one where this one is closed
+
+        def ask_pooled():
+            pooled.request("POST", "/v1/completions", json.dumps(dict(LONG, max_tokens=8)), {"Content-Type": "application/json"})
+            r = pooled.getresponse()
+            return r.status, json.loads(r.read()).get("choices")
+        want = ask_pooled()
+        assert want[0] == 200 and s.ask("GET", "/health")[0] == 200, want
         pid = s.child("graft-target")
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -340,6 +351,7 @@ def health_tells_of_a_target_that_fell_silent():
         finally:
             os.kill(pid, signal.SIGCONT)
         wait_for(lambda: s.ask("GET", "/health")[0] == 200, 60)  # it has joined again
+        assert ask_pooled() == want
 
 
 @case
