@@ -6,6 +6,7 @@ usage: test_metrics.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -52,7 +53,7 @@ def check_by_promtool(text):
     assert done.returncode == 0 and not done.stdout + done.stderr, done.stdout + done.stderr
 
 
-def check_by_client(text):
+def check_by_client(text, n_turn):
     parse, why = parser()
     if parse is None:
         print(f"# prometheus_client: {why}")
@@ -61,20 +62,31 @@ def check_by_client(text):
     assert families["graft_request_success"].type == "counter", families.keys()
     turns = families["graft_e2e_request_latency_seconds"].samples
     count = [x.value for x in turns if x.name.endswith("_count")]
-    assert count == [x.value for x in turns if x.labels.get("le") == "+Inf"] and count[0] >= 1, turns
+    assert count == [x.value for x in turns if x.labels.get("le") == "+Inf"] == [n_turn], turns
     for f in families.values():
         assert f.documentation and len({(x.name, *sorted(x.labels.items())) for x in f.samples}) == len(f.samples), f
 
 
+def check_by_tools(text, n_turn):
+    check_by_promtool(text)
+    check_by_client(text, n_turn)
+    values = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")]
+    assert values and all(math.isfinite(v) for v in values), values
+
+
 @case
 def tools_of_prometheus_read_it():
+    """Also before the first request, with workers and without."""
+    with Endpoint("--model", TARGET, spawn=False) as s:
+        check_by_tools(text_of(s), 0)
     with Endpoint() as s:
+        check_by_tools(text_of(s), 0)
         s.complete()
         s.complete(user=SECRET)
+        wait_for(lambda: s.metrics()["graft_e2e_request_latency_seconds_count"] == 2)
         text = text_of(s)
         assert SECRET not in text
-        check_by_promtool(text)
-        check_by_client(text)
+        check_by_tools(text, 2)
         times = []
         for _ in range(30):
             begin = time.monotonic()
