@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which room may include which, and no circles: neither of rooms nor of files. Prints TAP.
+"""Which room may include which, no circles, neither of rooms nor of files, and what compares keys. Prints TAP.
 
 A room is a folder. ROOMS names for each the rooms whose headers it may include; what is not listed fails. A circle of files
 is a set of .c files that call each other's functions around: none of them could be read or tested before the others.
@@ -87,6 +87,10 @@ ROOMS = {
 }
 ANYTHING = ("bench", "bench/cuda", "bench/serve", "bench/server", "bench/sweep")  # they measure all rooms
 ENDINGS = (".c", ".h", ".cu", ".cuh", ".inc")
+# They compare API keys, and digests of what only its owner may ask for, by sodium_memcmp: the time of another comparison says
+# how much of two is the same. A header's word `Bearer' is no secret (strncasecmp).
+COMPARE_SECRETS = ("orchestrator/http/api_keys.c", "orchestrator/http/once.c", "orchestrator/http/recall.c")
+TELLS_BY_TIME = re.compile(r"\b(?:str(?:n?cmp|casecmp|coll|str)|mem(?:cmp|mem)|bcmp)\(")
 
 
 def read(name):
@@ -198,6 +202,14 @@ def headless(files):
             yield f"{name} has no head that says what it is"
 
 
+def compared_by_time():
+    for name in COMPARE_SECRETS:
+        text = without_comments(read(name))
+        yield from (f"{name} compares by {call}...)" for call in TELLS_BY_TIME.findall(text))
+        if "sodium_memcmp(" not in text:
+            yield f"{name} compares nothing by sodium_memcmp: take it off the list in check_layers.py"
+
+
 def main():
     files = list(sources())
     found = arrows(files)
@@ -212,6 +224,7 @@ def main():
         ("no circle of rooms", [" <-> ".join(c) for c in circles({r: set(o) for r, o in ROOMS.items()})]),
         ("no circle of files", [" <-> ".join(c) for c in circles(calls(files))]),
         ("files have heads", list(headless(files))),
+        ("secrets are compared in constant time", list(compared_by_time())),
     ]
     print(f"1..{len(checks)}")
     for i, (name, complaints) in enumerate(checks, 1):
