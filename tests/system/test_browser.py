@@ -320,7 +320,7 @@ def a_proxy_may_have_it_under_a_path():
         send(b, PROMPT)
         b.wait("rounds.length > 3")
         b.reload()
-        b.wait("turns[1].live?.again")
+        b.wait(f"turns[1].live?.again && turns[1].text.length > {len(want)}")
         b.press("Escape")
         b.wait(DONE)
         assert last_text(b).startswith(want), last_text(b)
