@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Links to the orchestrator through a forwarder that records, alters or repeats what crosses.
+"""Links to the orchestrator through a forwarder that records or alters what crosses; and that no log tells what was asked.
 
 usage: test_secrecy.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 
-from harness import GRAFT, SLOW, case, main
-from served import PLAIN, PROMPT, Serve
+from harness import GRAFT, SLOW, TARGET, case, main, wait_for
+from endpoint import Endpoint
+from served import PLAIN, PROMPT, Serve, worker
 
 IDS = [100, 200, 300, 400, 500, 600, 700, 800]  # of a prompt
 
@@ -108,6 +109,70 @@ def an_altered_record_ends_that_link_alone():
             whole = json.loads(ask(s, f, n=64).stdout)["token_ids"]
             assert len(whole) == 64 and len(cut["token_ids"]) < 64 and whole[:len(cut["token_ids"])] == cut["token_ids"]
         assert s.p.poll() is None
+
+
+MARK = "zyzzyva-okapi-7f3a"
+LOGS = ("--log-level", "debug", "--log-format", "json")
+MARKED = {"prompt": MARK, "stop": [MARK * 2], "user": MARK, "cache_salt": MARK, "temperature": 0, "ignore_eos": True,
+          "max_tokens": 30000}
+
+
+def without_the_mark(*logs):
+    """Each line is JSON, but for what a command prints for its user, and tells nothing of what was asked. How many there are,
+    by level."""
+    lines = [x for log in logs for x in log.splitlines()]
+    assert not [x for x in lines if MARK in x], [x for x in lines if MARK in x]
+    levels = [json.loads(x)["level"] for x in lines if not x.startswith("serving ")]
+    return {x: levels.count(x) for x in levels}
+
+
+@case
+def what_was_asked_is_in_no_log():
+    """Of any process, at level debug, nor in what metrics, `graft top` and `session list` tell: of requests that are wrong, wait
+    too long, are one too many, run, and lose their target."""
+    with Endpoint(*LOGS, "--chat-template", "llama3", "--sessions", "1", "--queue-max", "1") as s, contextlib.ExitStack() as stack:
+        path = "/v1/completions"
+        for more, status in (({"temperature": MARK}, 400), ({"prompt": MARK * 25000}, 400), ({"n": [MARK]}, 400), ({"model": MARK}, 404)):
+            s.post(path, dict(MARKED, **more), status=status)
+        assert s.ask("POST", path, raw=b'{"prompt": "%s' % MARK.encode())[0] == 400
+        for message, status in (({"role": MARK, "content": MARK}, 400), ({"role": "user", "content": MARK}, 200)):
+            s.post("/v1/chat/completions", {"messages": [message], "max_tokens": 4}, status=status)
+        running, r = s.open("POST", path, dict(MARKED, stream=True))
+        stack.callback(running.close)
+        assert r.readline().startswith(b"data: ")
+        s.post(path, dict(MARKED, timeout=.2), status=408)
+        waiting = stack.enter_context(contextlib.closing(s.connect()))
+        waiting.request("POST", path, json.dumps(MARKED), {"Content-Type": "application/json"})
+        wait_for(lambda: s.metrics()["graft_num_requests_waiting"] == 1)
+        s.post(path, MARKED, status=429)
+        session = r.getheader("X-Graft-Session")
+        clients = [s.graft(*words, *LOGS) for words in (("session", "list"), ("session", "list", "--json"), ("top", "--once"),
+                                                        ("top", "--once", "--json"))]
+        told = [c.stdout for c in clients]
+        assert all(session in t for t in told), (session, told)
+        assert MARK not in s.ask("GET", "/metrics")[1] + "".join(told), told
+        stack.close()
+        wait_for(s.is_quiet)
+        clients.append(s.graft("run", "--json", "--connect", s.address, *PLAIN, "--prompt", MARK, "--max-tokens", "4", *LOGS))
+        s.end()
+        told = without_the_mark(s.log(), *(c.stderr for c in clients))
+        print(f"# {told}")
+        assert told["debug"], told
+    wait = "2s" if SLOW == 1 else "10s"
+    with Endpoint(*LOGS, "--model", TARGET, "--queue-timeout", wait, spawn=False) as s, \
+            worker("graft-target", s.folder, s.address, *LOGS) as target:
+        s.wait()
+        running, r = s.open("POST", "/v1/completions", dict(MARKED, stream=True))
+        with contextlib.closing(running):
+            assert r.readline().startswith(b"data: ")
+            target.kill()
+            text = r.read()
+        error = json.loads(text.split(b"data: ")[-1])["error"]
+        assert MARK not in json.dumps(error), error
+        s.end()
+        told = without_the_mark(s.log(), target.stderr.read())
+        print(f"# {told}")
+        assert told["warn"], told
 
 
 sys.exit(main())
