@@ -164,13 +164,39 @@ def browsers_get_no_leave():
             assert not [k for k, _ in r.getheaders() if k.lower().startswith("access-control")], r.getheaders()
 
 
+def half_a_hello():
+    """Of a client of TLS."""
+    said = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="localhost").do_handshake()
+    hello = said.read()
+    return hello[:len(hello) // 2]
+
+
+def who_never_shake_hands(s, stack, n):
+    """Clients of TLS that say nothing, and others that stop within their first message."""
+    half, all_of_them = half_a_hello(), []
+    for i in range(2 * n):
+        c = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", s.port), timeout=20 * SLOW)))
+        c.sendall(half if i % 2 else b"")
+        all_of_them.append(c)
+    return all_of_them
+
+
 @case
 def streams_come_through_tls():
+    """Beside clients that never shake hands."""
     folder = Folder()
     cert, key = certificate(folder, "first")
     keys = write(folder, "keys", f"{ALICE}\n")
     mine = ssl.create_default_context(cafile=cert)
-    with Endpoint("--tls-cert", cert, "--tls-key", key, "--api-key-file", keys, folder=folder, key=ALICE, tls=mine) as s:
+    args = ("--tls-cert", cert, "--tls-key", key, "--api-key-file", keys, "--http-request-timeout", "5" if SLOW < 2 else "10")
+    with Endpoint(*args, folder=folder, key=ALICE, tls=mine) as s, contextlib.ExitStack() as stack:
+        strangers = who_never_shake_hands(s, stack, 200)
+        begin = time.monotonic()
+        assert s.ask("GET", "/health")[0] == 200
+        print(f"# /health beside {len(strangers)} of these: {(time.monotonic() - begin) * 1e3:.1f} ms")
+        assert time.monotonic() - begin < 4 * SLOW
         whole = s.complete(max_tokens=60)["choices"][0]["text"]
         events = s.stream("/v1/completions", prompt=PROMPT, max_tokens=60, temperature=0)
         assert "".join(c["text"] for e in events for c in e["choices"]) == whole, events
@@ -207,6 +233,9 @@ def streams_come_through_tls():
             raise AssertionError("the former certificate is served")
         except ssl.SSLCertVerificationError:
             pass
+        for c in strangers:
+            read_all(c)  # until it is closed, or in vain after 20 s
+        print(f"# all were closed after {time.monotonic() - begin:.1f} s at most")
 
 
 @case
