@@ -96,6 +96,8 @@ def killed_and_gone_on():
         done = sweep(folder, "--repeat", "2", *TINY)
         assert "cut short" in done.stderr, done.stderr
         assert "".join(lines(folder)).startswith(text) and runs(folder)[:len(before)] == before
+        order = [r for *_, r in runs(folder)]  # a slow minute of the machine hits one repetition of each point
+        assert order == sorted(order), order
         table = check_whole(folder, 2)
         about = table["provenance"]
         assert {"commit", "compiler", "machine", "cards", "driver", "nics", "launcher", "with", "options"} <= set(about)
