@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "transport/own.h"
+#include "transport/pause.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +23,9 @@
 
 #define ATTEMPT_MAX 16    /* addresses of a list, names resolved; more are not tried */
 #define HEAD_START_MS 250 /* of one address before the next is tried beside it */
-#define LIST_BYTES 1024   /* of an address file */
+#define PAUSE_MS_MIN 50u  /* between tries, where nobody listens yet */
+#define PAUSE_MS_MAX 1000u
+#define LIST_BYTES 1024 /* of an address file */
 
 struct attempt {
     struct sockaddr_storage to;
@@ -320,8 +323,8 @@ enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, in
     const uint64_t deadline_ns = gr_deadline_ns(patience_ms);
     uint64_t tell_ns = tell_ms > 0 && tell_ms < patience_ms ? gr_deadline_ns(tell_ms) : UINT64_MAX;
     enum gr_status st = try_once(address, 0, deadline_ns, &d, fd_out);
-    int wait_ms = 50;
-    for (int n = 1; st == GR_AGAIN && gr_clock_ns() < deadline_ns; n++, wait_ms = GR_MIN(2 * wait_ms, 1000)) {
+    for (int n = 1; st == GR_AGAIN && gr_clock_ns() < deadline_ns; n++) {
+        const int wait_ms = (int)gr_pause_ms((uint32_t)n - 1, PAUSE_MS_MIN, PAUSE_MS_MAX);
         if (n == 1) {
             log_info("nobody listens on %s yet; trying for %d s", address, patience_ms / 1000);
         }

@@ -9,6 +9,7 @@
 #include "orchestrator/launch/link.h"
 #include "transport/connect/reach.h"
 #include "transport/net.h"
+#include "transport/pause.h"
 
 #include <poll.h>
 #include <sodium.h>
@@ -16,10 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CONNECT_MS 2000          /* one attempt at one address */
-#define HELLO_MS 5000            /* HELLO, proof */
-#define TELL_NS (30 * GR_S)      /* between lines about a rank 0 that is not found */
-#define PAUSE_MAX_MS 1000        /* between attempts; they begin at 50 ms */
+#define CONNECT_MS 2000     /* one attempt at one address */
+#define HELLO_MS 5000       /* HELLO, proof */
+#define TELL_NS (30 * GR_S) /* between lines about a rank 0 that is not found */
+#define PAUSE_MS_MIN 50u    /* between attempts to find rank 0 */
+#define PAUSE_MS_MAX 1000u
 #define REFUSED_MAX 5            /* refused attempts in a row to find rank 0 again: its process is gone */
 #define AWAY_NS (600 * GR_S)     /* so long rank 0 may be out of reach while the worker goes on */
 #define UNFIT_NS (10 * GR_S)     /* so long a rank that cannot work looks for rank 0, to say so */
@@ -175,13 +177,6 @@ static void rest(struct follow *f, int ms)
     take_signals(f);
 }
 
-/* A pause with jitter, so that a thousand ranks do not come at once. */
-static int pause_ms(int n)
-{
-    const int most = GR_MIN(50 << GR_MIN(n, 5), PAUSE_MAX_MS);
-    return most / 2 + (int)randombytes_uniform((uint32_t)most / 2 + 1);
-}
-
 static void say_waiting(const struct follow *f, enum gr_log_level level, uint64_t since_ns, const char *why)
 {
     gr_log_line(level, "rank %d on host %s has not found rank 0 for %d s, at %s%s%s%s", f->j->who.rank, f->j->who.host,
@@ -195,7 +190,7 @@ static enum gr_status find_lead(struct follow *f, uint64_t end_ns)
 {
     const uint64_t begin_ns = gr_clock_ns();
     uint64_t tell_ns = begin_ns + TELL_NS;
-    for (int n = 0;; n++) {
+    for (uint32_t n = 0;; n++) {
         char why[400] = "";
         gr_log_hold(why, sizeof(why));
         const enum gr_status st = try_all(f);
@@ -216,7 +211,7 @@ static enum gr_status find_lead(struct follow *f, uint64_t end_ns)
             say_waiting(f, GR_LOG_WARN, begin_ns, why);
             tell_ns += TELL_NS;
         }
-        rest(f, pause_ms(n));
+        rest(f, (int)gr_pause_ms(n, PAUSE_MS_MIN, PAUSE_MS_MAX));
         if (f->asked) {
             return GR_ECANCELED;
         }
@@ -303,7 +298,7 @@ static enum gr_status meet(struct follow *f, uint64_t end_ns, json_t **go_out)
         if (st != GR_AGAIN) {
             return st;
         }
-        rest(f, PAUSE_MAX_MS);
+        rest(f, PAUSE_MS_MAX);
     }
 }
 

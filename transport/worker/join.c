@@ -9,6 +9,7 @@
 #include "transport/connect/secrecy.h"
 #include "transport/connect/reach.h"
 #include "transport/own.h"
+#include "transport/pause.h"
 #include "common/process/supervise.h"
 
 #include <limits.h>
@@ -19,8 +20,8 @@
 #include <unistd.h>
 
 #define HANDSHAKE_TIMEOUT_MS 10000 /* from connecting to the proof, as the side that connects sees it */
-#define PAUSE_MS_MIN 50            /* after a hand-shake that was broken off, twice as long after each */
-#define PAUSE_MS_MAX 1000
+#define PAUSE_MS_MIN 50u           /* after a hand-shake that was broken off */
+#define PAUSE_MS_MAX 1000u
 #define JOIN_PATIENCE_S 60 /* how long an orchestrator is looked for unless GRAFT_JOIN_TIMEOUT says otherwise */
 #define JOIN_PATIENCE_MAX 86400
 #define REJOIN_PATIENCE_MAX 31536000
@@ -142,7 +143,8 @@ enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, stru
     if (st == GR_AGAIN) {
         log_warn("%s; trying again for %d s", why, patience_ms / 1000);
     }
-    for (int pause_ms = PAUSE_MS_MIN; st == GR_AGAIN; pause_ms = GR_MIN(2 * pause_ms, PAUSE_MS_MAX)) {
+    for (uint32_t n = 0; st == GR_AGAIN; n++) {
+        const int pause_ms = (int)gr_pause_ms(n, PAUSE_MS_MIN, PAUSE_MS_MAX);
         const int left_ms = gr_ms_left(deadline_ns, gr_clock_ns());
         if (left_ms == 0) {
             log_error("%s", why);

@@ -9,6 +9,7 @@
 #include "transport/connect/gate.h"
 #include "transport/connect/reach.h"
 #include "transport/net.h"
+#include "transport/pause.h"
 #include "transport/worker/call.h"
 
 #include <errno.h>
@@ -25,7 +26,8 @@
 #define RECORD_MS 5000      /* a message that has begun */
 #define MESH_NS (30 * GR_S) /* the connections between other ranks, once all are there */
 #define LOOK_MS 1000        /* between two looks at who is gone */
-#define PAUSE_MAX_MS 1000
+#define PAUSE_MS_MIN 50u    /* between attempts at rank 0 */
+#define PAUSE_MS_MAX 1000u
 #define RECORD_MAX 2048 /* bytes of a MEMBER or an ERROR */
 #define WHY_BYTES 768
 #define WHAT "tensor-parallel group"
@@ -361,7 +363,7 @@ static enum gr_status find_rank_0(struct meet *m)
 {
     const uint64_t begin_ns = gr_clock_ns();
     uint64_t tell_ns = begin_ns + TELL_NS;
-    for (int pause_ms = 50;; pause_ms = GR_MIN(2 * pause_ms, PAUSE_MAX_MS)) {
+    for (uint32_t n = 0;; n++) {
         char why[400] = "";
         gr_log_hold(why, sizeof(why));
         const enum gr_status st = try_rank_0(m);
@@ -378,7 +380,7 @@ static enum gr_status find_rank_0(struct meet *m)
                      (int)((gr_clock_ns() - begin_ns) / GR_S), why);
             tell_ns += TELL_NS;
         }
-        (void)poll(NULL, 0, pause_ms / 2 + (int)randombytes_uniform((uint32_t)pause_ms / 2 + 1));
+        (void)poll(NULL, 0, (int)gr_pause_ms(n, PAUSE_MS_MIN, PAUSE_MS_MAX));
     }
 }
 

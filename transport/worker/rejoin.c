@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "transport/net.h"
+#include "transport/pause.h"
 
 #include <pthread.h>
 #include <sodium.h>
@@ -10,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Each pause is drawn from its upper half, so that workers that lost one orchestrator do not come back in step. */
-#define PAUSE_MS_MIN 50u
+#define PAUSE_MS_MIN 50u /* between attempts */
 #define PAUSE_MS_MAX 2000u
 
 enum attempt { ATTEMPT_NONE, ATTEMPT_RUNS, ATTEMPT_DONE };
@@ -106,9 +106,7 @@ static void *try_once(void *arg)
 
 static uint64_t next_pause_ns(struct gr_rejoin *r)
 {
-    const uint32_t most_ms = GR_MIN(PAUSE_MS_MIN << GR_MIN(r->n_pause, 10u), PAUSE_MS_MAX);
-    r->n_pause++;
-    return (most_ms / 2 + randombytes_uniform(most_ms / 2 + 1)) * GR_MS;
+    return gr_pause_ms(r->n_pause++, PAUSE_MS_MIN, PAUSE_MS_MAX) * GR_MS;
 }
 
 void gr_rejoin_begin(struct gr_rejoin *r, uint64_t now_ns)

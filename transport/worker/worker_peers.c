@@ -5,11 +5,11 @@
 #include "common/base/log.h"
 #include "common/base/no_alloc.h"
 #include "transport/connect/gate.h"
+#include "transport/pause.h"
 #include "transport/worker/call.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,11 +273,10 @@ static bool try_later(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
     if (now_ns >= p->give_up_ns) {
         return false;
     }
-    const uint32_t wait_ms = GR_MIN(RETRY_MS_MIN << GR_MIN(p->n_retry, 10u), RETRY_MS_MAX);
-    p->n_retry++;
+    const uint32_t wait_ms = gr_pause_ms(p->n_retry++, RETRY_MS_MIN, RETRY_MS_MAX);
     p->state = PEER_WAITING;
-    p->retry_ns = now_ns + (wait_ms / 2 + randombytes_uniform(wait_ms / 2 + 1)) * GR_MS;
-    log_info("data connection %u to %s: attempt %u failed (%s), again in at most %u ms", p->id, p->address, p->n_retry,
+    p->retry_ns = now_ns + wait_ms * GR_MS;
+    log_info("data connection %u to %s: attempt %u failed (%s), again in %u ms", p->id, p->address, p->n_retry,
              gr_status_text(p->failure), wait_ms);
     return true;
 }
