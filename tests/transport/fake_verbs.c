@@ -121,21 +121,38 @@ static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port
     return 0;
 }
 
+/* Of device 1 of the network; device 2's end with a 2. NULL: an entry without an address. */
+static const struct {
+    const char *address[5];
+    bool is_v1[5];
+    uint32_t n;
+} gid_tables[] = {
+    [FAKE_GIDS_USUAL] = {{"fe80::1", "::ffff:10.9.0.1", "::ffff:10.9.0.1"}, {false, true, false}, 3},
+    [FAKE_GIDS_SHIFTED] = {{"fe80::1", NULL, "fe80::1", "::ffff:10.9.0.1", "::ffff:10.9.0.1"},
+                           {true, false, false, true, false},
+                           5},
+    [FAKE_GIDS_V6] = {{"fe80::1", "fd09::1", "fd09::1"}, {false, true, false}, 3},
+    [FAKE_GIDS_LINK_LOCAL] = {{"fe80::1", "fe80::1"}, {true, false}, 2},
+};
+
 static ssize_t query_gid_table(struct ibv_context *context, struct ibv_gid_entry *e, size_t n_max)
 {
-    const uint8_t host = context == &fake.context[0] ? 1 : 2;
-    GR_ASSERT(n_max >= 3);
-    memset(e, 0, 3 * sizeof(*e));
-    for (uint32_t i = 0; i < 3; i++) {
+    const int i_device = context == &fake.context[0] ? 0 : 1;
+    const enum fake_gids gids = fake_knobs.gids[i_device];
+    const uint32_t n = gid_tables[gids].n;
+    GR_ASSERT(n_max >= n);
+    memset(e, 0, n * sizeof(*e));
+    for (uint32_t i = 0; i < n; i++) {
         e[i].gid_index = i;
         e[i].port_num = 1;
-        e[i].ndev_ifindex = fake_knobs.ifindex[host - 1];
-        e[i].gid_type = i == 1 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+        e[i].ndev_ifindex = fake_knobs.ifindex[i_device];
+        e[i].gid_type = gid_tables[gids].is_v1[i] ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+        if (gid_tables[gids].address[i] != NULL) {
+            GR_ASSERT(inet_pton(AF_INET6, gid_tables[gids].address[i], e[i].gid.raw) == 1);
+            e[i].gid.raw[15] += (uint8_t)i_device;
+        }
     }
-    inet_pton(AF_INET6, host == 1 ? "fe80::1" : "fe80::2", e[0].gid.raw);
-    inet_pton(AF_INET6, host == 1 ? "::ffff:10.9.0.1" : "::ffff:10.9.0.2", e[1].gid.raw);
-    memcpy(e[2].gid.raw, e[1].gid.raw, 16);
-    return 3;
+    return n;
 }
 
 static bool has_peer_memory(void)

@@ -11,6 +11,14 @@
 
 extern struct gr_verbs_lib fake_verbs; /* whole after the first fake_reset() */
 
+/* fe80::N as RoCE v2 at index 0; 10.9.0.N as v1 at index 1 and as v2 at index 2. */
+enum fake_gids {
+    FAKE_GIDS_USUAL,
+    FAKE_GIDS_SHIFTED,    /* the same from index 2 on, after fe80::N as v1 and an entry that is empty */
+    FAKE_GIDS_V6,         /* fe80::N, and fd09::N as v1 and as v2: nothing of IPv4 */
+    FAKE_GIDS_LINK_LOCAL, /* fe80::N alone, as v1 and as v2 */
+};
+
 /* Knobs; fake_reset() sets them as if everything worked. Set while no other thread uses the table. */
 struct fake_knobs {
     uint32_t inline_max;    /* a queue pair with more is refused, EINVAL (512) */
@@ -20,6 +28,7 @@ struct fake_knobs {
     _Atomic bool port_down; /* of fake0, as query_port says; at any time */
     int n_device;           /* 0 .. 2 (2) */
     unsigned ifindex[2];    /* of the interface that each one's addresses are of (0: none) */
+    enum fake_gids gids[2]; /* each one's table of addresses (FAKE_GIDS_USUAL) */
     bool swallow;           /* packets: sends end in retry exceeded, connects in nothing */
     int spoil_private_at;   /* this byte of a connect's private data is changed (0: none) */
     uint32_t spoil_imm;     /* these bits of immediate data are, as a hostile peer might */

@@ -111,13 +111,34 @@ static int destroy_id(struct rdma_cm_id *pub)
     return 0;
 }
 
+/* The device at 10.9.0.N or fd09::N, and the port; NULL: none. */
+static struct ibv_context *at_address(const struct sockaddr *addr, uint16_t *port)
+{
+    union {
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a;
+    struct in6_addr net;
+    const bool is_v4 = addr->sa_family == AF_INET;
+    GR_ASSERT(is_v4 || addr->sa_family == AF_INET6);
+    memcpy(&a, addr, is_v4 ? sizeof(a.v4) : sizeof(a.v6));
+    *port = ntohs(is_v4 ? a.v4.sin_port : a.v6.sin6_port);
+    uint32_t host = is_v4 ? ntohl(a.v4.sin_addr.s_addr) - 0x0a090000 : a.v6.sin6_addr.s6_addr[15];
+    if (!is_v4) {
+        GR_ASSERT(inet_pton(AF_INET6, "fd09::", &net) == 1);
+        host = memcmp(&net, &a.v6.sin6_addr, 15) == 0 ? host : 0;
+    }
+    return host == 1 || host == 2 ? &fake.context[host - 1] : NULL;
+}
+
 static int bind_addr(struct rdma_cm_id *id, struct sockaddr *addr)
 {
-    const uint32_t host = ntohl(((struct sockaddr_in *)(void *)addr)->sin_addr.s_addr);
-    if (addr->sa_family != AF_INET || host < 0x0a090001 || host > 0x0a090002) {
+    uint16_t port;
+    struct ibv_context *context = at_address(addr, &port);
+    if (context == NULL) {
         return fake_fail(EADDRNOTAVAIL);
     }
-    id->verbs = &fake.context[host - 0x0a090001];
+    id->verbs = context;
     return 0;
 }
 
@@ -128,8 +149,11 @@ static int resolve_addr(struct rdma_cm_id *pub, struct sockaddr *src, struct soc
     if (bind_addr(pub, src) != 0) {
         return -1;
     }
+    if (src->sa_family != dst->sa_family) {
+        return fake_fail(EINVAL);
+    }
     fake_lock();
-    id->to = *(struct sockaddr_in *)(void *)dst;
+    (void)at_address(dst, &id->to_port);
     fake_push_event(id, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
     fake_unlock();
     return 0;
@@ -163,7 +187,7 @@ static int connect_id(struct rdma_cm_id *pub, struct rdma_conn_param *param)
     fake_lock();
     for (int i = 0; i < FAKE_N_ID && listener == NULL; i++) {
         struct fake_id *l = fake.id[i];
-        listener = l != NULL && l->port != 0 && l->port == ntohs(id->to.sin_port) ? l : NULL;
+        listener = l != NULL && l->port != 0 && l->port == id->to_port ? l : NULL;
     }
     if (fake_knobs.swallow) {
         listener = NULL; /* nothing ever comes of it */

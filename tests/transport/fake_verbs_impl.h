@@ -57,7 +57,7 @@ struct fake_id {
     struct rdma_cm_id pub;
     struct fake_id *other; /* connecting or connected */
     uint16_t port;         /* listening */
-    struct sockaddr_in to; /* resolved */
+    uint16_t to_port;      /* resolved */
     bool disconnected;
 };
 

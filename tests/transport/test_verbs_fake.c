@@ -38,6 +38,101 @@ static void test_choice(void **state)
     assert_int_equal(d.gid_index, 2);
 }
 
+static void expect_none(const struct gr_verbs_options *o, const char *word)
+{
+    struct gr_verbs_device d;
+    char text[2048];
+    enum gr_status st;
+    CAPTURE_STDERR(text, sizeof(text), st = gr_verbs_device_choose(&fake_verbs, o, &d));
+    assert_int_equal(st, GR_ENOTFOUND);
+    if (strstr(text, word) == NULL) {
+        fail_msg("`%s' is not in: %s", word, text);
+    }
+}
+
+static void expect_index(const char *name, int gid_index, const char *address)
+{
+    struct gr_verbs_device d;
+    const struct gr_verbs_options o = {.hca = name, .gid_index = -1};
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.name, name);
+    assert_int_equal(d.gid_index, gid_index);
+    assert_string_equal(d.addr_text, address);
+}
+
+/* Tables of addresses that differ between the two ends, and such that have nothing better than IPv6. */
+static void test_gid_tables(void **state)
+{
+    (void)state;
+    struct pair p;
+    fake_knobs.gids[0] = FAKE_GIDS_SHIFTED;
+    expect_index("fake0", 4, "10.9.0.1");
+    expect_index("fake1", 2, "10.9.0.2");
+    open_pair(&p); /* each by an index of its own */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(gr_verbs_downcast(p.conn[i])->memory->device.gid_index, i == 0 ? 4 : 2);
+    }
+    exchange(&p);
+    pair_close(&p);
+    struct gr_verbs_options o = {.hca = "fake0", .gid_index = 1}; /* an entry without an address */
+    expect_none(&o, "the RDMA device `fake0' has no address at GID index 1");
+
+    fake_knobs.gids[0] = FAKE_GIDS_V6;
+    expect_index("fake0", 2, "fd09::1");
+    expect_no_pair("the peer's device is at an address of IPv");
+    struct gr_verbs_device d;
+    o = (struct gr_verbs_options){.gid_index = -1};
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.name, "fake1"); /* IPv4 goes first */
+    fake_knobs.gids[1] = FAKE_GIDS_V6;
+    open_pair(&p);
+    assert_string_equal(gr_verbs_downcast(p.conn[1])->memory->device.addr_text, "fd09::2");
+    exchange(&p);
+    pair_close(&p);
+}
+
+static void test_link_local_is_not_taken(void **state)
+{
+    (void)state;
+    struct gr_verbs_device d;
+    struct gr_verbs_options o = {.gid_index = -1};
+    fake_knobs.gids[0] = FAKE_GIDS_LINK_LOCAL;
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.name, "fake1");
+    fake_knobs.gids[1] = FAKE_GIDS_LINK_LOCAL;
+    expect_none(&o, "the RDMA device `any' has no address that can be routed; there is fake0 fake1");
+    expect_no_pair("the RDMA device `fake0' has no address that can be routed");
+    o.gid_index = 1; /* who asks for one gets it */
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.addr_text, "fe80::1");
+}
+
+/* As a container sees its host's devices: their addresses are those of interfaces that it does not have. */
+static void test_other_network_namespace(void **state)
+{
+    (void)state;
+    const unsigned no_such = 0x7fffff00;
+    char name[IF_NAMESIZE], text[2048];
+    struct gr_verbs_device d = {.name = "none"};
+    struct gr_verbs_options o = {.gid_index = -1};
+    assert_null(if_indextoname(no_such, name));
+    fake_knobs.ifindex[0] = no_such;
+    fake_knobs.ifindex[1] = if_nametoindex("lo");
+    for (o.gid_index = -1; o.gid_index <= 2; o.gid_index += 3) { /* also where an index is asked for */
+        enum gr_status st;
+        CAPTURE_STDERR(text, sizeof(text), st = gr_verbs_device_choose(&fake_verbs, &o, &d));
+        assert_int_equal(st, GR_OK);
+        assert_string_equal(d.name, "fake1");
+        assert_non_null(strstr(text, "RDMA device fake0 is passed over: its addresses are those of interface "
+                                     "2147483392, which is in another network namespace"));
+        assert_null(strchr(strchr(text, '\n') + 1, '\n')); /* one line */
+    }
+    expect_no_pair("no address of the RDMA device `fake0' is one of this network namespace");
+    fake_knobs.ifindex[1] = no_such;
+    o.gid_index = -1;
+    expect_none(&o, "no address of the RDMA device `any' is one of this network namespace; there is fake0 fake1");
+}
+
 /* As a map has it: the GPU and fake1 on one PCI root, fake0 on another. */
 static const struct gr_near_map near_map = {
     .n_gpu = 1,
@@ -545,6 +640,9 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, verbs_set_up, verbs_nothing_left)
     const struct CMUnitTest tests[] = {
         CASE(test_choice),
+        CASE(test_gid_tables),
+        CASE(test_link_local_is_not_taken),
+        CASE(test_other_network_namespace),
         CASE(test_nearest_to_the_gpu),
         CASE(test_lists),
         CASE(test_no_device),

@@ -278,6 +278,12 @@ enum gr_status gr_verbs_link_accept(struct gr_verbs_link *k, uint64_t deadline_n
 static enum gr_status resolve(struct gr_verbs_link *k, const struct sockaddr *peer, uint64_t deadline_ns)
 {
     struct sockaddr_storage src = k->memory->device.addr, dst;
+    if (src.ss_family != peer->sa_family) {
+        log_error("verbs: %s (%s): the peer's device is at an address of IPv%d; choose addresses of one kind at both "
+                  "ends (--gid-index)",
+                  k->memory->device.name, k->memory->device.addr_text, peer->sa_family == AF_INET ? 4 : 6);
+        return GR_EUNSUPPORTED;
+    }
     memset(&dst, 0, sizeof(dst));
     memcpy(&dst, peer, peer->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
     if (k->lib->resolve_addr(k->id, (struct sockaddr *)&src, (struct sockaddr *)&dst, RESOLVE_MS) != 0) {

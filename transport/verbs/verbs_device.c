@@ -90,6 +90,14 @@ static bool is_mapped_v4(const union ibv_gid *gid)
     return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)gid->raw);
 }
 
+/* Is the address one of an interface in another network namespace? A container sees its host's devices with these: what
+ * binds to such an address connects to nobody. */
+static bool is_elsewhere(const struct ibv_gid_entry *e)
+{
+    char ifname[IF_NAMESIZE];
+    return e->ndev_ifindex != 0 && if_indextoname(e->ndev_ifindex, ifname) == NULL && errno == ENXIO;
+}
+
 /* The higher the better; 0: of no use. Link-local addresses only where one was asked for: they stay on the wire. */
 static int rank_of(const struct ibv_gid_entry *e, const struct wish *w)
 {
@@ -141,7 +149,19 @@ static int mtu_bytes(enum ibv_mtu mtu)
 struct seen {
     char names[200];
     int n_device, n_allowed, n_active;
+    int n_elsewhere; /* devices whose addresses are all of another network namespace */
 };
+
+/* The GID's rank, 0 if it is of another network namespace; *ifindex is then that of its interface. */
+static int rank_here(const struct ibv_gid_entry *e, const struct wish *w, uint32_t *ifindex)
+{
+    const int rank = rank_of(e, w);
+    if (rank > 0 && is_elsewhere(e)) {
+        *ifindex = e->ndev_ifindex;
+        return 0;
+    }
+    return rank;
+}
 
 /* The best address of one open device; its rank, 0: none. */
 static int look_at(const struct gr_verbs_lib *lib, struct ibv_device *device, struct ibv_context *context,
@@ -152,6 +172,7 @@ static int look_at(const struct gr_verbs_lib *lib, struct ibv_device *device, st
     static const size_t n_max = N_GID_MAX;
     struct ibv_gid_entry *gids = calloc(n_max, sizeof(*gids));
     const ssize_t n_gid = gids == NULL ? -1 : lib->query_gid_table(context, gids, n_max);
+    uint32_t elsewhere = 0; /* an interface of another network namespace */
     int best = 0;
     if (lib->query_device(context, &attr) != 0 || n_gid < 0) {
         log_warn("RDMA device %s cannot be asked for its ports and addresses: %s", name, strerror(errno));
@@ -169,7 +190,7 @@ static int look_at(const struct gr_verbs_lib *lib, struct ibv_device *device, st
         }
         seen->n_active++;
         for (ssize_t i = 0; i < n_gid; i++) {
-            const int rank = gids[i].port_num == port ? rank_of(&gids[i], w) : 0;
+            const int rank = gids[i].port_num == port ? rank_here(&gids[i], w, &elsewhere) : 0;
             if (rank > best) {
                 best = rank;
                 *out = (struct gr_verbs_device){.port = (uint8_t)port,
@@ -183,6 +204,12 @@ static int look_at(const struct gr_verbs_lib *lib, struct ibv_device *device, st
         }
     }
     free(gids);
+    if (best == 0 && elsewhere != 0) {
+        seen->n_elsewhere++;
+        log_warn("RDMA device %s is passed over: its addresses are those of interface %u, which is in another network "
+                 "namespace; move the interface into this one, or start the process in that one",
+                 name, elsewhere);
+    }
     return best;
 }
 
@@ -195,6 +222,9 @@ static void say_none(const struct wish *w, const struct seen *s)
         log_error("verbs: no RDMA device `%s'; there is%s", asked, s->names);
     } else if (s->n_active == 0) {
         log_error("verbs: no port of the RDMA device `%s' is up; there is%s", asked, s->names);
+    } else if (s->n_elsewhere > 0) {
+        log_error("verbs: no address of the RDMA device `%s' is one of this network namespace; there is%s", asked,
+                  s->names);
     } else if (w->gid_index >= 0) {
         log_error("verbs: the RDMA device `%s' has no address at GID index %d; there is%s", asked, w->gid_index,
                   s->names);
