@@ -187,6 +187,9 @@ static int dealloc_pd(struct ibv_pd *pd)
 static struct ibv_mr *add_mr(struct ibv_pd *pd, void *addr, size_t bytes, int access)
 {
     struct ibv_mr *mr = NULL;
+    /* The length of a frame's rows and the frames themselves are read where a device wrote them, and one write tells of
+     * another: none may pass it on the way to memory. */
+    GR_ASSERT((access & IBV_ACCESS_RELAXED_ORDERING) == 0);
     fake_lock();
     if (fake.locked + bytes > fake_knobs.locked_max) {
         errno = ENOMEM;

@@ -1,6 +1,7 @@
 /* Two RDMA devices in memory, fake0 at 10.9.0.1 and fake1 at 10.9.0.2: the calls of transport/verbs/verbs_lib.h with
  * the libraries' statuses at the libraries' times, and faults on command. What a test may not do on real devices either
- * is asserted: work requests outside of registered memory, receives that overflow, objects destroyed in a wrong order.
+ * is asserted: work requests outside of registered memory, receives that overflow, objects destroyed in a wrong order,
+ * and memory that a device may write in any order it likes.
  */
 #ifndef GR_TESTS_TRANSPORT_FAKE_VERBS_H
 #define GR_TESTS_TRANSPORT_FAKE_VERBS_H

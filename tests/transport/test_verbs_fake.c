@@ -353,6 +353,28 @@ static void test_signals_and_doorbells(void **state)
     pair_close(&p);
 }
 
+/* Memory is registered for a connection, never for a frame. */
+static void test_traffic_registers_nothing(void **state)
+{
+    (void)state;
+    struct pair p;
+    open_pair(&p);
+    exchange(&p);
+    const struct fake_counts before = fake_counts();
+    for (uint32_t i = 0; i < 100000; i++) {
+        const enum gr_frame_class class = i % 16 == 0 ? GR_FRAME_BULK : GR_FRAME_SMALL;
+        const int from = (int)(i / 4 % 2);
+        struct gr_frame f;
+        assert_int_equal(acquire_wait(p.conn[from], class, 40, &f), GR_OK);
+        fill(f.data, 40, i);
+        assert_int_equal(gr_conn_send(p.conn[from], &f, 40), GR_OK);
+        expect_filled(p.conn[from], p.conn[1 - from], class, 40, i);
+    }
+    assert_int_equal(fake_counts().n_register, before.n_register);
+    assert_int_equal(fake_counts().n_mr, before.n_mr);
+    pair_close(&p);
+}
+
 static void test_failures(void **state)
 {
     (void)state;
@@ -653,6 +675,7 @@ int main(void)
         CASE(test_private_data_is_spoilt),
         CASE(test_default_limits_fit),
         CASE(test_signals_and_doorbells),
+        CASE(test_traffic_registers_nothing),
         CASE(test_failures),
         CASE(test_device_events),
         CASE(test_port_down_at_the_end),
