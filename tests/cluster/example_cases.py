@@ -8,11 +8,11 @@ from harness import BUILD, DRAFT, GRAFT, ROOT, TARGET, case, wait_for
 EXAMPLES = os.path.join(ROOT, "examples/cluster")
 
 
-def submit(name, out, *args):
+def submit(name, out, *args, options=(), **env):
     """The number of the job that sbatch has made of a script."""
     script = os.path.join(EXAMPLES, name + ".sbatch")
-    done = job("sbatch", "--parsable", "--gpus-per-node=0", "--cpus-per-task=1", "-o", out, script, *args, MODEL=TARGET, DRAFT=DRAFT,
-               DEVICE="cpu", GRAFT_BIN=BUILD, JOB_DIR=path(name))
+    done = job("sbatch", "--parsable", "--gpus-per-node=0", "--cpus-per-task=1", *options, "-o", out, script, *args, MODEL=TARGET,
+               DRAFT=DRAFT, DEVICE="cpu", GRAFT_BIN=BUILD, JOB_DIR=path(name), **env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -30,9 +30,26 @@ def sbatch_examples():
         out = path(name + ".out")
         number = submit(name, out, "--threads", "1", "--draft-threads", "1", "--", *TURN, "--max-tokens", "16")
         text = text_of_ended(number, out, 120)
-        has_it = re.search(r'"token_ids":\[([0-9,]*)\]', text)
-        assert has_it and [int(x) for x in has_it.group(1).split(",")] == plain(16), text
+        assert token_ids(text) == plain(16), text
         assert f"all {n} roles are up" in text, text
+
+
+def token_ids(text):
+    found = re.search(r'"token_ids":\[([0-9,]*)\]', text)
+    assert found, text
+    return [int(x) for x in found.group(1).split(",")]
+
+
+@slurm
+def steps_example():
+    """Three steps of one job, beside each other: none waits for another's end. [C2]"""
+    out = path("steps.out")
+    memory = {"SERVE_MEM": "500M", "DRAFT_MEM": "1G", "TARGET_MEM": "1G"}
+    number = submit("slurm-steps", out, "--json", *TURN[5:], "--max-tokens", "16", options=("--mem=3000",), **memory)
+    text = text_of_ended(number, out, 120)
+    assert token_ids(text) == plain(16), text
+    assert "step creation" not in text, text
+    assert os.listdir(path("slurm-steps")) == [], text
 
 
 @case
