@@ -64,16 +64,35 @@ def channel_missing_rank():
 FAKE_SSH = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done # ssh's own options\nhost=$1; shift\nexec unshare -u sh -c \"hostname $host; $*\"\n"
 
 
-@skipped_unless(lambda: channels() and shutil.which("unshare") and os.geteuid() == 0,
-                "names of hosts need unshare and root, and this build PMIx or MPI")
-def channel_over_hosts():
-    """Three daemons of mpirun that are three hosts by name: neither a key nor a folder is needed."""
+def names_of_hosts():
+    return shutil.which("unshare") and os.geteuid() == 0
+
+
+def on_three_hosts(*more):
+    """Three daemons of mpirun that are three hosts by name."""
     with open(path("ssh"), "w", encoding="utf-8") as f:
         f.write(FAKE_SSH)
     os.chmod(path("ssh"), 0o755)
     hosts = ("--host", "graft-a:1,graft-b:1,graft-c:1", "--mca", "plm_rsh_agent", path("ssh"), "--mca", "oob_tcp_if_include", "lo",
              "--mca", "btl_tcp_if_include", "lo")
-    launch = (*MPIRUN, *hosts, "-np", "3", GRAFT, "launch", *PAIR)
+    return (*MPIRUN, *hosts, *more, "-np", "3", GRAFT, "launch", *PAIR)
+
+
+@skipped_unless(names_of_hosts, "names of hosts need unshare and root")
+def roles_follow_the_rank_file():
+    """A file that puts the ranks on the hosts from the last to the first: each has the role of its number. [A8]"""
+    with open(path("ranks"), "w", encoding="utf-8") as f:
+        f.writelines(f"rank {rank}=graft-{host} slot=0\n" for rank, host in enumerate("cba"))
+    done = job(*on_three_hosts("--rankfile", path("ranks")), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    found = {rank: (host, role) for rank, (_, host, role, _) in ranks(done).items()}
+    assert found == {0: ("graft-c", "serve"), 1: ("graft-b", "draft"), 2: ("graft-a", "target")}, done.stderr
+
+
+@skipped_unless(lambda: channels() and names_of_hosts(), "names of hosts need unshare and root, and this build PMIx or MPI")
+def channel_over_hosts():
+    """Neither a key nor a folder is needed."""
+    launch = on_three_hosts()
     done = job(*launch)
     assert done.returncode != 0
     has(done, "the ranks are on several hosts and share no key")
