@@ -1,4 +1,5 @@
 """What the cases under real launchers share: jobs, their ranks and processes, and the Slurm of this machine."""
+import collections
 import json
 import os
 import random
@@ -22,6 +23,7 @@ TURN = ("graft", "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--igno
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe")
 SRUN = ("srun", "--wait=0", "--kill-on-bad-exit=0", "--no-kill")  # as in examples/cluster: what a rank's end means is its role's
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("GRAFT_", "SLURM", "OMPI_", "PMI"))}
+OWN_HOSTS = "GRAFT_TEST_HOSTS"  # set where the tests run in a mount namespace of their own
 N_NODE = 8  # of the Slurm of this machine
 STATE = {}  # dir: of the job folders; conf: of Slurm
 
@@ -113,6 +115,31 @@ def belongs(pid, job_dir):
     return False
 
 
+def parent_and_start(pid):
+    """None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            state, parent, *more = f.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return (int(parent), int(more[17])) if state != "Z" else None
+
+
+def processes_of(folder):
+    """(number, time of its start) -> program, of each process of the job with this folder, and of the launcher's own one."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as f:
+                words = f.read()
+        except OSError:  # it has ended meanwhile
+            continue
+        at = parent_and_start(name)
+        if words and at and belongs(int(name), folder):
+            found[int(name), at[1]] = os.path.basename(words.split("\0")[0])
+    return found
+
+
 class Job:
     """A job in the background, its output in files."""
 
@@ -134,6 +161,20 @@ class Job:
     def end(self, seconds=90):
         self.p.wait(timeout=seconds * SLOW)
         return subprocess.CompletedProcess(self.p.args, self.p.returncode, self.printed(), self.said())
+
+
+LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} [^ /]+/\d+ (?:graft|target|draft): |graft launch: |serving on ")
+
+
+def lines_are_whole_under(start, tag, *more):
+    """Eight ranks and their workers on one standard error: each line begins as one does, and has no second beginning. A rank
+    says less than 4096 bytes, of which mpirun passes on a part at a time."""
+    done = job(*start, GRAFT, "launch", "--roles", "serve:1,draft:3,target:4", *PAIR[2:], "--threads", "1", "--draft-threads", "1",
+               "--kv-blocks", "64", "--log-level", "info", *more, "--", *TURN, "--max-tokens", "16", GRAFT_LOG="info")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0 and len(lines) > 40, (done.returncode, done.stderr)
+    torn = [x for x in lines if not re.match(f"{tag}(?:{LINE.pattern})", x) or len(LINE.findall(x)) != 1]
+    assert not torn, torn[:3]
 
 
 def streams_in_time(*start):
@@ -164,8 +205,40 @@ def killed_worker(start, program, folder):
     has(done, "starting it again")
 
 
-def nothing_is_left(folder):
-    wait_for(lambda: not [p for p in processes(("launch",)) if belongs(p, folder)], 20)
+def nothing_is_left(folder, mine=()):
+    """mine: of processes_of() while the job ran; their numbers find them also where they have lost their parents."""
+    def left():
+        alive = [(pid, start) for pid, start in mine if (parent_and_start(pid) or (0, 0))[1] == start]
+        return alive + [p for p in processes(("launch",)) if belongs(p, folder)]
+    wait_for(lambda: not left(), 20)
+
+
+def shared_memory():
+    """Names of segments that stand."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("graft-")}
+
+
+def ended_with_all_it_had(end, start, folder):
+    """A job of the demo pair that `end' ends in the midst of one of its turns: each of its processes is gone soon, whoever its
+    parent is by then, and /dev/shm has what it had. [C8]"""
+    before = shared_memory()
+    j = Job(*start, GRAFT, "launch", *PAIR, "--job-dir", folder, "--", "sh", "-c", 'while "$@"; do :; done', "sh", GRAFT, *TURN[1:],
+            "--max-tokens", "1000")
+    j.wait_for("roles are up")
+    # Three ranks, the orchestrator and the command; each worker below its supervisor.
+    whole = collections.Counter({"graft": 5, "graft-target": 2, "graft-draft": 2})
+    mine = {}
+
+    def is_whole():
+        mine.update(processes_of(folder))
+        return not whole - collections.Counter(processes_of(folder).values())
+    wait_for(lambda: is_whole() or j.p.poll() is not None)
+    assert j.p.poll() is None, j.said()[-3000:]
+    end(j)
+    j.end()
+    nothing_is_left(folder, mine)
+    if OWN_HOSTS in os.environ:  # and so a /dev/shm of its own
+        assert shared_memory() == before, (shared_memory(), before)
 
 
 def slurm(fn):
@@ -202,14 +275,16 @@ def killed_drafter_rank(start, folder, *more):
 # ---- the machine ----
 
 def in_own_hosts():
-    """Again, in a mount namespace whose /etc/hosts knows the nodes: nothing of this machine is changed."""
+    """Again, in a mount namespace whose /etc/hosts knows the nodes, and whose /dev/shm no other test sees: nothing of this
+    machine is changed."""
     hosts = tempfile.NamedTemporaryFile("w", suffix=".hosts", delete=False)
     with hosts, open("/etc/hosts", encoding="utf-8") as f:
         hosts.write(f.read() + "".join(f"127.0.0.1 n{i}\n" for i in range(1, N_NODE + 1)))
-    os.environ["GRAFT_TEST_HOSTS"] = hosts.name
+    os.environ[OWN_HOSTS] = hosts.name
     if shutil.which("unshare"):
         os.execvp("unshare", ["unshare", "-m", "--propagation", "private", "bash", "-c",
-                              'mount --bind "$GRAFT_TEST_HOSTS" /etc/hosts && exec "$@"', "x", sys.executable, *sys.argv])
+                              f'mount --bind "${OWN_HOSTS}" /etc/hosts && mount -t tmpfs none /dev/shm && exec "$@"',
+                              "x", sys.executable, *sys.argv])
 
 
 def with_slurm(folder):
@@ -225,7 +300,7 @@ def run_cases():
         print(f"1..0 # SKIP {lacking[0]} is not installed (openmpi-bin)")
         return 0
     slurm_is_here = any(fn.__name__ == "srun_pair" for fn in CASES)
-    if slurm_is_here and "GRAFT_TEST_HOSTS" not in os.environ:
+    if slurm_is_here and OWN_HOSTS not in os.environ:
         in_own_hosts()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a time limit's: the nodes do not stay
     with tempfile.TemporaryDirectory(prefix="graft-cluster-") as folder:

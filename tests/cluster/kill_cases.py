@@ -5,19 +5,14 @@ import re
 import signal
 
 from cluster import (
-    MPIRUN, PAIR, SRUN, TURN, Job, belongs, ids_of, job, nothing_is_left, path, plain, plain_text, processes, slurm, workers
+    MPIRUN, PAIR, SRUN, TURN, Job, belongs, ids_of, job, nothing_is_left, parent_and_start, path, plain, plain_text, processes,
+    processes_of, slurm, workers
 )
 from harness import DRAFT, GRAFT, SLOW, case, wait_for
 
 KEY = "ab" * 32
 N_CLIENT = 3
 TOKENS = 1500 if SLOW == 1 else 500  # a kill has to find the turns running
-
-
-def parent_and_start(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-        fields = f.read().rsplit(")", 1)[1].split()
-    return int(fields[1]), int(fields[19])
 
 
 class Served:
@@ -39,19 +34,6 @@ class Served:
         wait_for(lambda: job(GRAFT, "session", "list", **self.env).stdout.count("running") == N_CLIENT, 30)
         return started
 
-    def processes(self):
-        """(number, time of its start) -> program, of each process of the job and of the launcher's own one."""
-        found = {}
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as f:
-                    words = f.read()
-                if words and belongs(int(name), self.folder):
-                    found[int(name), parent_and_start(name)[1]] = os.path.basename(words.split("\0")[0])
-            except OSError:
-                pass  # it has ended meanwhile
-        return found
-
     def orchestrator(self):
         return [pid for pid in processes(("graft", "serve")) if belongs(pid, self.folder)]
 
@@ -62,13 +44,13 @@ class Served:
 
     def killed(self, pid, replaced):
         """Kills it; what is to be looked at once it is back: nobody but `replaced' is another process than before."""
-        before = self.processes()
+        before = processes_of(self.folder)
         n_restart = self.job.said().count("starting it again")
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: self.job.said().count("starting it again") > n_restart, 30)
 
         def look():
-            after = self.processes()
+            after = processes_of(self.folder)
             gone, come = before.keys() - after.keys(), after.keys() - before.keys()
             assert {p for p, _ in gone} == set(replaced), (gone, replaced, before, self.job.said())
             assert sorted(after[p] for p in come) == sorted(before[p] for p in gone), (come, gone, before, after)

@@ -2,13 +2,14 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
 
 from cluster import (
     LONG, ROLES, PAIR, TURN, MPIRUN, STATE, plain, path, job, ids_of, has, ranks, processes, Job, SRUN,
-    killed_worker, nothing_is_left, slurm, streams_in_time
+    ended_with_all_it_had, killed_worker, lines_are_whole_under, nothing_is_left, slurm, streams_in_time, workers
 )
 from harness import BUILD, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, Background, case, wait_for
 from served import free_port
@@ -117,14 +118,9 @@ def mpirun_that_starts_nothing():
 
 @case
 def lines_are_whole():
-    """Ranks and their workers that say much: no line stands in another. [E7]"""
-    done = job(*MPIRUN, "--tag-output", "-np", "8", GRAFT, "launch", "--roles", "serve:1,draft:3,target:4", *PAIR[2:], "--threads",
-               "1", "--draft-threads", "1", "--kv-blocks", "64", "--log-level", "debug", "--", *TURN, "--max-tokens",
-               "64", GRAFT_LOG="debug")
-    lines = done.stderr.splitlines()
-    assert done.returncode == 0 and len(lines) > 40, (done.returncode, len(lines))
-    begins = [len(re.findall(r"\d\d:\d\d:\d\d\.\d{3} \S+ (?:\S+ )?(?:graft|target|draft)\b.*?: ", x)) for x in lines]
-    assert max(begins) == 1, [x for x, n in zip(lines, begins) if n > 1][:3]
+    """[E7]"""
+    lines_are_whole_under((*MPIRUN, "--tag-output", "-np", "8"), r"\[1,\d\]<stderr>:")
+    lines_are_whole_under((*MPIRUN, "-np", "8"), "")
 
 
 @case
@@ -383,24 +379,14 @@ def mpirun_of_several_commands():
 
 @case
 def mpirun_is_killed():
-    """kill -9 of mpirun: no rank is left. [E5]"""
-    folder = path("orphans")
-    j = Job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--job-dir", folder)
-    j.wait_for("roles are up")
-    j.p.kill()
-    j.end()
-    nothing_is_left(folder)
+    """kill -9 of mpirun while a turn runs: no process is left. [E5]"""
+    ended_with_all_it_had(lambda j: j.p.kill(), (*MPIRUN, "-np", "3"), path("orphans"))
 
 
 @slurm
 def srun_is_killed():
-    """kill -9 of srun while a turn runs: no rank is left. [C8]"""
-    folder = path("srun-killed")
-    j = Job(*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens", "3000")
-    j.wait_for("roles are up")
-    j.p.kill()
-    j.end()
-    nothing_is_left(folder)
+    """kill -9 of srun while a turn runs: no process is left. [C8]"""
+    ended_with_all_it_had(lambda j: j.p.kill(), (*SRUN, "-N3", "-n3"), path("srun-killed"))
 
 
 class Connections(Background):

@@ -7,8 +7,8 @@ import subprocess
 import time
 
 from cluster import (
-    LONG, PAIR, TURN, MPIRUN, SRUN, STATE, plain, path, job, ids_of, has, ranks, Job, killed_worker, nothing_is_left, slurm,
-    killed_drafter_rank, streams_in_time, went_on_without_drafter
+    LONG, PAIR, TURN, MPIRUN, SRUN, STATE, plain, path, job, ids_of, has, ranks, Job, killed_worker, slurm,
+    ended_with_all_it_had, killed_drafter_rank, lines_are_whole_under, streams_in_time, went_on_without_drafter
 )
 from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, case, wait_for
 
@@ -29,6 +29,12 @@ def srun_first_lines():
     for rank in range(3):  # what a rank says first is whose word it takes for what it is
         first = re.search(rf"^{rank}: (.*)$", done.stderr, re.M).group(1)
         assert re.match(rf"graft launch: rank {rank} of 3 on host n\d: \w+ \(ranks by slurm: SLURM_PROCID={rank}, ", first), first
+
+
+@slurm
+def srun_lines_are_whole():
+    """[E7]"""
+    lines_are_whole_under((*SRUN, "-l", "-N3", "-n8"), r"\d: ", "--job-dir", path("whole"))
 
 
 @slurm
@@ -110,13 +116,7 @@ def a_node_that_fails():
 @slurm
 def srun_ends_by_scancel():
     """scancel while a turn runs: nothing is left, within KillWait."""
-    folder = path("cancel")
-    j = Job(*SRUN, "-N3", "-n3", "-J", "to-cancel", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens",
-            "3000")
-    j.wait_for("roles are up")
-    job("scancel", "-n", "to-cancel")
-    j.end(60)
-    nothing_is_left(folder)
+    ended_with_all_it_had(lambda _: job("scancel", "-n", "to-cancel"), (*SRUN, "-N3", "-n3", "-J", "to-cancel"), path("cancel"))
 
 
 @slurm
