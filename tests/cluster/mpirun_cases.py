@@ -332,6 +332,37 @@ def user_signals_are_handed_on():
     has(done, "heard", "the job ended with status 3")
 
 
+def with_cpus_in_place_of_gpus(folder):
+    """A `graft' whose workers get the options of the one that it is, but for the GPU."""
+    os.makedirs(folder, exist_ok=True)
+    shutil.copy(GRAFT, folder)
+    with open(os.path.join(folder, "graft-target"), "w", encoding="utf-8") as f:
+        f.write("#!/bin/bash\nwords=()\nfor w; do\ncase $w in cuda:*) w=cpu;; esac\nwords+=(\"$w\")\ndone\n"
+                f'exec {os.path.join(BUILD, "graft-target")} "${{words[@]}}"\n')
+    os.chmod(os.path.join(folder, "graft-target"), 0o755)
+    return os.path.join(folder, "graft")
+
+
+def visible_devices_stay_as_they_were(roles, env):
+    """Rank 1 has numbers that a launcher has counted anew; rank 2 has none, whatever Slurm says of the machine's. [D4]"""
+    folder, stays = path("visible"), path("visible.stays")
+    with open(stays, "w", encoding="utf-8"):
+        pass
+    wrapper = "[ $OMPI_COMM_WORLD_RANK = 2 ] && unset CUDA_VISIBLE_DEVICES; exec \"$@\""
+    j = Job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", with_cpus_in_place_of_gpus(path("visible-bin")), "launch", *roles,
+            "--job-dir", folder, "--", "sh", "-c", f"while [ -e {stays} ]; do sleep 0.05; done",
+            **env, SLURM_JOB_GPUS="4-7", SLURM_STEP_GPUS="4-7")
+    j.wait_for("roles are up")
+    seen = {}
+    for pid in workers("graft-target", folder):
+        with open(f"/proc/{pid}/environ", encoding="utf-8") as f:
+            has_them = dict(word.split("=", 1) for word in f.read().split("\0") if "=" in word)
+        seen[has_them["OMPI_COMM_WORLD_RANK"]] = (has_them.get("CUDA_VISIBLE_DEVICES"), has_them["SLURM_STEP_GPUS"])
+    os.unlink(stays)
+    assert j.end().returncode == 0, j.said()
+    assert seen == {"1": ("4,5", "4-7"), "2": (None, "4-7")}, seen
+
+
 @case
 def gpus_by_place():
     """cuda:local by a driver of the test: the place among the ranks of a host, and what is refused. [D1, D4, D6]"""
@@ -346,6 +377,7 @@ def gpus_by_place():
             has(done, *words)
         else:  # the workers were told their GPUs, which are not there; the first to say so ends the job
             assert any(w in done.stderr for w in words), done.stderr
+    visible_devices_stay_as_they_were(roles, dict(fake, FAKE_GPUS="2"))
     fake["CUDA_VISIBLE_DEVICES"] = "GPU-4d1f,MIG-GPU-x/1/0"  # the driver is asked, whatever stands there [D3]
     done = job(*MPIRUN, "-np", "4", GRAFT, "launch", "--roles", "serve:1,target:3", *roles[2:], FAKE_GPUS="2", **fake)
     has(done, "rank 3 on host", "sees 2 GPUs, and 3 ranks of that host want one", "--share-gpu")
