@@ -45,6 +45,15 @@ def srun_by_name():
 
 
 @slurm
+def srun_rank_0_elsewhere():
+    """The step's first node is not rank 0's: nobody would find it there, and it says so with both. [A7]"""
+    start = ("srun", "--kill-on-bad-exit=1", "-n3", "-m", "arbitrary", "-w", "n2,n1,n1")
+    done = job(*start, GRAFT, "launch", *PAIR, "--start-within", "60", GRAFT_KEY="ab" * 32)
+    assert done.returncode != 0, done.stderr
+    has(done, "rank 0 is on host n2, and the others look for it on the step's first node, n1", "--rendezvous HOST:PORT")
+
+
+@slurm
 def srun_without_a_key():
     done = job(*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR)
     assert done.returncode != 0
@@ -188,6 +197,14 @@ def multi_prog():
         done = job(*SRUN, "-N1", "-n3", "--multi-prog", lines)
         assert ("all 3 roles are up" in done.stderr) == up and (done.returncode == 0) == up, done.stderr
         assert up or "no record for task id 2" in done.stderr, done.stderr
+    with open(path("offset"), "w", encoding="utf-8") as f:
+        f.write("#!/bin/sh\necho \"offset $1 of rank $SLURM_PROCID\" >&2\nshift\nexec \"$@\"\n")
+    os.chmod(path("offset"), 0o755)
+    with open(lines, "w", encoding="utf-8") as f:  # %o counts within a line of the file
+        f.write(f"0 {line} --dry-run\n1-2 {path('offset')} %o {line} --dry-run\n")
+    done = job(*SRUN, "-N1", "-n3", "--multi-prog", lines)
+    has(done, "offset 0 of rank 1", "offset 1 of rank 2")
+    assert {rank: v[2] for rank, v in ranks(done).items()} == {0: "serve", 1: "draft", 2: "target"}, done.stderr
 
 
 @slurm
