@@ -11,15 +11,21 @@ struct gr_scribe {
     uint8_t *body; /* owned: GR_MSG_BYTES_MAX */
 };
 
-static enum gr_status open_all(struct gr_scribe *s, const char *path, const struct gr_journal_files *files)
+static enum gr_status open_all(struct gr_scribe *s, const char *path, const struct gr_journal_files *files,
+                               uint32_t segment_bytes)
 {
     GR_TRY(gr_ledger_create(&s->ledger));
-    const struct gr_journal_config config = {
-        .path = path, .files = files, .ctx = s->ledger, .on_record = gr_ledger_take, .on_damaged = gr_ledger_damage};
+    const struct gr_journal_config config = {.path = path,
+                                             .files = files,
+                                             .segment_bytes = segment_bytes,
+                                             .ctx = s->ledger,
+                                             .on_record = gr_ledger_take,
+                                             .on_damaged = gr_ledger_damage};
     return gr_journal_open(&config, &s->journal);
 }
 
-enum gr_status gr_scribe_create(const char *path, const struct gr_journal_files *files, struct gr_scribe **out)
+enum gr_status gr_scribe_create(const char *path, const struct gr_journal_files *files, uint32_t segment_bytes,
+                                struct gr_scribe **out)
 {
     struct gr_scribe *s = calloc(1, sizeof(*s));
     if (s == NULL || (s->body = malloc(GR_MSG_BYTES_MAX)) == NULL) {
@@ -27,7 +33,7 @@ enum gr_status gr_scribe_create(const char *path, const struct gr_journal_files 
         free(s);
         return GR_ENOMEM;
     }
-    const enum gr_status st = open_all(s, path, files);
+    const enum gr_status st = open_all(s, path, files, segment_bytes);
     if (st != GR_OK) {
         const enum gr_status ended = gr_scribe_destroy(s, UINT64_MAX);
         (void)ended; /* it was not opened */

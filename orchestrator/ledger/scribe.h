@@ -9,9 +9,9 @@
 struct gr_scribe;
 
 /* Opens the journal in this folder, and reads it into the ledger. Logged: as gr_journal_open() and gr_ledger_take()
- * return. files: borrowed; NULL: the system's. */
+ * return. files, segment_bytes: as of gr_journal_config. */
 GR_NODISCARD enum gr_status gr_scribe_create(const char *path, const struct gr_journal_files *files,
-                                             struct gr_scribe **out);
+                                             uint32_t segment_bytes, struct gr_scribe **out);
 /* Waits until all is durable, or has failed; at the latest until then (gr_clock_ns(); UINT64_MAX: without a limit).
  * GR_ETIMEDOUT: logged, as of gr_journal_close_by(). NULL is legal. */
 enum gr_status gr_scribe_destroy(struct gr_scribe *s, uint64_t deadline_ns);

@@ -39,7 +39,7 @@ struct gr_keeper {
 static enum gr_status create(struct gr_keeper *k)
 {
     const struct gr_outbox_io io = {.ctx = k->c.ctx, .send = k->c.send};
-    GR_TRY(gr_scribe_create(k->c.path, k->c.files, &k->scribe));
+    GR_TRY(gr_scribe_create(k->c.path, k->c.files, k->c.segment_bytes, &k->scribe));
     GR_TRY(gr_outbox_create(k->c.n_client, &io, &k->outbox));
     if (!gr_place_set_create(&k->cut, k->c.n_client)) {
         log_error("out of memory for a journal");

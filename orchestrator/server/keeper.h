@@ -15,6 +15,7 @@ struct gr_keeper;
 struct gr_keeper_config {
     const char *path;                     /* of the journal; borrowed */
     const struct gr_journal_files *files; /* borrowed; NULL: the system's */
+    uint32_t segment_bytes;               /* of the journal; 0: GR_JOURNAL_SEGMENT_BYTES */
     uint64_t over_ns;                     /* an answer that is over can be read for so long */
     uint32_t n_client;                    /* numbers of clients */
     void *ctx;

@@ -34,7 +34,7 @@ static int remove_folder(void **state)
 static struct gr_scribe *start(const char *path, const struct gr_journal_files *files)
 {
     struct gr_scribe *s = NULL;
-    assert_int_equal(gr_scribe_create(path, files, &s), GR_OK);
+    assert_int_equal(gr_scribe_create(path, files, 0, &s), GR_OK);
     return s;
 }
 

@@ -12,6 +12,7 @@
 
 #define N_CLIENT 3
 #define OVER_NS (10 * GR_S)
+#define ANSWER "{\"id\":\"a\"}" /* what tells it again */
 
 static struct {
     int n_msg[N_CLIENT][GR_N_MSG];
@@ -90,6 +91,7 @@ static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
 struct place {
     char path[64];
     struct gr_journal_files files;
+    uint32_t segment_bytes;
     struct world *w;
     struct gr_keeper *k;
 };
@@ -116,6 +118,7 @@ static void start(struct place *p)
 {
     const struct gr_keeper_config c = {.path = p->path,
                                        .files = &p->files,
+                                       .segment_bytes = p->segment_bytes,
                                        .over_ns = OVER_NS,
                                        .n_client = N_CLIENT,
                                        .ctx = p,
@@ -163,11 +166,13 @@ static void ask_open(struct place *p, uint32_t client, bool keep_open)
 {
     int32_t prompt[] = {1, 2, 3};
     int32_t segments[] = {0, 3};
+    static char answer[] = ANSWER;
     ask(p, client,
         &(struct gr_msg){
             .type = GR_MSG_OPEN,
             .open = {.ids = {prompt, 3},
                      .segments = {segments, 2},
+                     .answer = {.p = answer, .n = sizeof(answer) - 1},
                      .wishes = {.turn = {.max_tokens = 9}, .sampling = {.top_p = 1.0}, .keep_open = keep_open}}});
 }
 
@@ -345,6 +350,72 @@ static void test_an_answer_is_read_until_its_time_is_over(void **state)
     const struct gr_desk_keeper k = gr_keeper_serve(p->k, p->w->orch);
     struct gr_msg m;
     assert_non_null(k.read(k.ctx, id, &m));
+    end(p);
+}
+
+/* A session that only the journal knows comes and goes, with so long a text. */
+static void pass_by(struct place *p, uint64_t session)
+{
+    enum { N_TOKEN = 400 };
+    static int32_t prompt[N_TOKEN];
+    int32_t segments[] = {0, N_TOKEN};
+    const struct gr_desk_keeper k = gr_keeper_serve(p->k, p->w->orch);
+    const struct gr_msg open = {.type = GR_MSG_OPEN,
+                                .session = session,
+                                .open = {.epoch = 1,
+                                         .ids = {prompt, N_TOKEN},
+                                         .segments = {segments, 2},
+                                         .wishes = {.turn = {.max_tokens = 9}, .sampling = {.top_p = 1.0}}}};
+    assert_true(k.note(k.ctx, &open));
+    assert_true(k.note(k.ctx, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = session}));
+}
+
+/* The journal's first segment is there no more: what was needed of it was written anew. */
+static bool is_compacted(const struct place *p)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/%016x.segment", p->path, 1);
+    return access(path, F_OK) != 0;
+}
+
+static void assert_answer(const struct place *p, uint64_t id, bool in_turn, uint32_t n_ids)
+{
+    struct gr_kept_answer a;
+    assert_true(gr_keeper_answer(p->k, id, &a));
+    assert_true(a.session == id && a.in_turn == in_turn && a.turn_len == 3 && a.n_ids == n_ids);
+    assert_int_equal(a.ids[0], 1);
+    assert_string_equal(a.note, ANSWER);
+}
+
+/* Who comes back after a compaction finds an answer that is over, and one that goes on, as they were. */
+static void test_answers_are_read_after_a_compaction(void **state)
+{
+    struct place *p = *state;
+    p->segment_bytes = 32 << 10;
+    start(p);
+    const uint64_t over = begin(p, false);
+    commit(p->w, 10, 3, GR_FINISH_LENGTH);
+    expect(p->w, TARGET, GR_MSG_CLOSE);
+    say(p->w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = over});
+    ask_open(p, 1, false);
+    take_open(p->w);
+    opened(p->w);
+    const uint64_t on = p->w->session;
+    commit(p->w, 10, 2, GR_FINISH_NONE);
+    p->w->now_ns += 2 * GR_S; /* tokens of turns that go on are noted */
+    flush(p);
+    for (uint64_t i = 0; !is_compacted(p); i++) {
+        assert_true(i < 10000);
+        pass_by(p, 1000 + i);
+        flush(p);
+    }
+    assert_answer(p, over, false, 6);
+    assert_answer(p, on, true, 5);
+    end(p);
+    start(p);
+    assert_answer(p, over, false, 6);
+    assert_answer(p, on, true, 5);
+    assert_int_equal(state_of(p->w, on), GR_SESSION_WAITING);
     end(p);
 }
 
@@ -585,6 +656,7 @@ int main(void)
         TEST(a_stop_after_the_end),
         TEST(a_stop_that_is_not_written),
         TEST(an_answer_is_read_until_its_time_is_over),
+        TEST(answers_are_read_after_a_compaction),
         TEST(a_closed_session_is_gone),
         TEST(a_disk_that_fails),
         TEST(an_end_that_is_not_written),
