@@ -199,6 +199,9 @@ static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
     s.n_running = s.n_session[GR_SESSION_RUNNING];
     s.n_waiting = s.n_session[GR_SESSION_WAITING] + s.n_session[GR_SESSION_OPENING];
     s.totals = *gr_orch_totals(h->orch);
+    s.has_journal = h->keeper != NULL;
+    s.journal_failed = s.has_journal && gr_keeper_has_failed(h->keeper);
+    s.journal_since_ns = s.has_journal ? gr_keeper_waits_since(h->keeper) : 0;
     return s;
 }
 

@@ -4,6 +4,7 @@
 #include "orchestrator/http/event_id.h"
 #include "orchestrator/http/pages.h"
 #include "orchestrator/http/server_internal.h"
+#include "orchestrator/http/tls.h"
 
 #include <inttypes.h>
 #include <sodium.h>
@@ -392,8 +393,12 @@ static enum MHD_Result answer_from_stream(struct exchange *x)
 static enum MHD_Result answer_at_once(struct exchange *x)
 {
     const struct gr_http_state s = gr_http_state_of(x->h);
-    const struct gr_page_fleet fleet = {
-        .state = &s, .http = &x->h->counts, .served = x->h->c.served, .n_served = x->h->c.n_served};
+    const struct gr_page_fleet fleet = {.state = &s,
+                                        .http = &x->h->counts,
+                                        .served = x->h->c.served,
+                                        .n_served = x->h->c.n_served,
+                                        .now_ns = gr_clock_ns(),
+                                        .tls_end_s = x->h->c.tls ? gr_tls_end_s() : 0};
     const char *type = "application/json";
     int http_status = 200;
     char *text = x->admission.page->make(&fleet, &http_status, &type);

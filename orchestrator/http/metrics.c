@@ -10,9 +10,8 @@ static const char *const roles[] = {[GR_WORKER_TARGET] = "target", [GR_WORKER_DR
 struct source {
     FILE *out;
     const struct gr_expo_family *family;
-    const struct gr_http_state *s;
-    const struct gr_http_counts *http;
-    const char *(*path)(int);
+    const struct gr_metrics_from *from;
+    const struct gr_http_state *s; /* of it */
 };
 
 static void count(const struct source *from, const char *a, const char *b, uint64_t n)
@@ -45,8 +44,8 @@ static void write_http(const struct source *from)
 {
     for (int p = 0; p < GR_HTTP_PATHS; p++) {
         for (int c = 0; c < GR_HTTP_CODES; c++) {
-            if (from->http->n[p][c] > 0) {
-                count(from, from->path(p), gr_http_code_name(c), from->http->n[p][c]);
+            if (from->from->http->n[p][c] > 0) {
+                count(from, from->from->path(p), gr_http_code_name(c), from->from->http->n[p][c]);
             }
         }
     }
@@ -172,6 +171,31 @@ static void write_fallbacks(const struct source *from)
     count(from, "orchestrator", NULL, from->s->totals.fallbacks[GR_TOLD_BY_ORCHESTRATOR]);
 }
 
+/* ---- samples of what not every server has ---- */
+
+static void write_journal_failed(const struct source *from)
+{
+    if (from->s->has_journal) {
+        count(from, NULL, NULL, from->s->journal_failed);
+    }
+}
+
+static void write_journal_age(const struct source *from)
+{
+    const uint64_t since_ns = from->s->journal_since_ns, now_ns = from->from->now_ns;
+    if (from->s->has_journal) {
+        gr_expo_number(from->out, from->family, NULL,
+                       since_ns > 0 && now_ns > since_ns ? (double)(now_ns - since_ns) / 1e9 : 0.0);
+    }
+}
+
+static void write_tls_end(const struct source *from)
+{
+    if (from->from->tls_end_s > 0) {
+        count(from, NULL, NULL, (uint64_t)from->from->tls_end_s);
+    }
+}
+
 /* ---- the table ---- */
 
 static const struct gr_expo_family families[] = {
@@ -199,11 +223,11 @@ static const struct gr_expo_family *begin(struct source *from, int i)
     return from->family;
 }
 
-void gr_metrics_write(FILE *out, const struct gr_http_state *s, const struct gr_http_counts *http,
-                      const char *(*path)(int))
+void gr_metrics_write(FILE *out, const struct gr_metrics_from *made_from)
 {
+    const struct gr_http_state *s = made_from->state;
     const struct gr_totals *t = &s->totals;
-    struct source from = {.out = out, .s = s, .http = http, .path = path};
+    struct source from = {.out = out, .from = made_from, .s = s};
     int i = 0;
 #define PLAIN(what, label, value, text) gr_expo_count(out, begin(&from, i++), NULL, value);
 #define SECONDS(label, value, text) gr_expo_number(out, begin(&from, i++), NULL, (double)(value) / 1e9);

@@ -79,7 +79,10 @@ static char *make_metrics(const struct gr_page_fleet *f, int *http_status, const
     if (out == NULL) {
         return NULL;
     }
-    gr_metrics_write(out, f->state, f->http, gr_page_path);
+    gr_metrics_write(
+        out,
+        &(struct gr_metrics_from){
+            .state = f->state, .http = f->http, .path = gr_page_path, .now_ns = f->now_ns, .tls_end_s = f->tls_end_s});
     if (fclose(out) != 0) {
         free(text);
         return NULL;

@@ -12,6 +12,8 @@ struct gr_page_fleet {
     const struct gr_http_counts *http;
     const struct gr_served *served;
     int n_served;
+    uint64_t now_ns;   /* gr_clock_ns() */
+    int64_t tls_end_s; /* gr_tls_end_s() */
 };
 
 enum gr_page_return { GR_RETURN_NONE, GR_RETURN_STREAM, GR_RETURN_STOP };

@@ -29,6 +29,8 @@ struct gr_http_state {
     uint32_t n_worker;
     struct gr_http_worker worker[GR_ORCH_WORKER_MAX]; /* (n_worker) */
     struct gr_totals totals;
+    bool has_journal, journal_failed; /* it takes nothing more, so no turn may begin */
+    uint64_t journal_since_ns;        /* the oldest record that waits for its sync was added then; 0: none waits */
 };
 
 struct gr_http_config {

@@ -11,6 +11,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of pair */
 static struct pair {
     struct gr_secret_text cert, key;
+    int64_t end_s; /* of the server's certificate */
 } pair;
 
 static gnutls_datum_t datum_of(const struct gr_secret_text *t)
@@ -58,12 +59,29 @@ static void free_certs(gnutls_pcert_st *certs, unsigned n)
 
 /* ---- what is wrong with them ---- */
 
-static int try_certs(const struct pair *p)
+static int read_end(gnutls_pcert_st *cert, int64_t *end_s_out)
+{
+    gnutls_x509_crt_t x;
+    const int st = gnutls_pcert_export_x509(cert, &x);
+    if (st != GNUTLS_E_SUCCESS) {
+        return st;
+    }
+    const time_t end_s = gnutls_x509_crt_get_expiration_time(x);
+    gnutls_x509_crt_deinit(x);
+    if (end_s == (time_t)-1) {
+        return GNUTLS_E_CERTIFICATE_ERROR;
+    }
+    *end_s_out = (int64_t)end_s;
+    return GNUTLS_E_SUCCESS;
+}
+
+static int try_certs(struct pair *p)
 {
     gnutls_pcert_st *certs = NULL;
     unsigned n = 0;
-    const int st = import_certs(&p->cert, &certs, &n);
+    int st = import_certs(&p->cert, &certs, &n);
     if (st == GNUTLS_E_SUCCESS) {
+        st = read_end(&certs[0], &p->end_s);
         free_certs(certs, n);
     }
     return st;
@@ -91,7 +109,7 @@ static int try_both(const struct pair *p)
     return st < 0 ? st : GNUTLS_E_SUCCESS;
 }
 
-static enum gr_status check(const struct pair *p, const char *cert, const char *key)
+static enum gr_status check(struct pair *p, const char *cert, const char *key)
 {
     int st = try_certs(p);
     if (st != GNUTLS_E_SUCCESS) {
@@ -118,6 +136,7 @@ static void finish(struct pair *p)
 {
     gr_secret_text_finish(&p->cert);
     gr_secret_text_finish(&p->key);
+    p->end_s = 0;
 }
 
 static enum gr_status read_pair(struct pair *p, const char *cert, const char *key)
@@ -147,6 +166,14 @@ void gr_tls_forget(void)
     pthread_mutex_lock(&lock);
     finish(&pair);
     pthread_mutex_unlock(&lock);
+}
+
+int64_t gr_tls_end_s(void)
+{
+    pthread_mutex_lock(&lock);
+    const int64_t end_s = pair.end_s;
+    pthread_mutex_unlock(&lock);
+    return end_s;
 }
 
 int gr_tls_retrieve(gnutls_session_t session, const struct gnutls_cert_retr_st *info, gnutls_pcert_st **certs,

@@ -25,6 +25,7 @@ struct batch {
     uint8_t *p; /* owned */
     size_t n, cap;
     uint64_t last_seq;   /* of the last of them */
+    uint64_t since_ns;   /* when the first of them was added */
     size_t n_before;     /* bytes that still belong to the segment that is open; the rest to the next one */
     uint64_t next_first; /* the first record of that one; 0: all belong to the one that is open */
 };
@@ -38,7 +39,7 @@ struct gr_journal {
     pthread_t thread;
     bool started;
     struct gr_segment segment;
-    struct batch writing;
+    struct batch writing;       /* taken under the lock */
     struct gr_space space;      /* what segments from run_from on take, when that has begun */
     uint64_t run_from;          /* the first generation after all that is damaged; that segment may not have begun */
     struct gr_compact *compact; /* owned; NULL: nothing is being compacted */
@@ -82,6 +83,7 @@ static void put(struct gr_journal *j, const struct gr_record *r)
     struct gr_record d = *r;
     d.seq = ++j->last_seq;
     d.before = j->last_session;
+    b->since_ns = b->n > 0 ? b->since_ns : gr_clock_ns();
     gr_record_encode(&d, j->salt, b->p + b->n);
     b->n += gr_record_bytes(d.n_body);
     b->last_seq = d.seq;
@@ -193,6 +195,15 @@ uint64_t gr_journal_synced(const struct gr_journal *j)
 bool gr_journal_has_failed(const struct gr_journal *j)
 {
     return j->failed;
+}
+
+uint64_t gr_journal_waits_since(struct gr_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    const struct batch *oldest = j->writing.n > 0 && j->synced < j->writing.last_seq ? &j->writing : &j->waiting;
+    const uint64_t since_ns = oldest->n > 0 && !j->failed ? oldest->since_ns : 0;
+    pthread_mutex_unlock(&j->lock);
+    return since_ns;
 }
 
 int gr_journal_fd(const struct gr_journal *j)

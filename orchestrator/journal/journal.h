@@ -49,6 +49,9 @@ GR_NODISCARD enum gr_status gr_journal_wait(struct gr_journal *j, uint64_t seq, 
 uint64_t gr_journal_synced(const struct gr_journal *j);
 /* Nothing is added any more. Any thread. */
 bool gr_journal_has_failed(const struct gr_journal *j);
+/* When the oldest record was added that still waits to be durable (gr_clock_ns()); 0: none waits, or it has failed. Any
+ * thread. */
+uint64_t gr_journal_waits_since(struct gr_journal *j);
 /* Readable when either may have changed; whoever polls it reads it empty. Owned by the journal. */
 int gr_journal_fd(const struct gr_journal *j);
 

@@ -222,7 +222,7 @@ static void forget(void *ctx, uint32_t client)
 static const char *refuses(void *ctx)
 {
     const struct gr_keeper *k = ctx;
-    return gr_journal_has_failed(gr_scribe_journal(k->scribe)) ? k->why : NULL;
+    return gr_keeper_has_failed(k) ? k->why : NULL;
 }
 
 /* NULL: its text can be told. Not where the next process would tell another one: what the disk did not take before the
@@ -440,6 +440,18 @@ static void fail(struct gr_keeper *k)
         }
     }
     lose_clients(k, k->why);
+}
+
+/* ---- how it is ---- */
+
+bool gr_keeper_has_failed(const struct gr_keeper *k)
+{
+    return gr_journal_has_failed(gr_scribe_journal(k->scribe));
+}
+
+uint64_t gr_keeper_waits_since(const struct gr_keeper *k)
+{
+    return gr_journal_waits_since(gr_scribe_journal(k->scribe));
 }
 
 /* ---- time ---- */

@@ -44,6 +44,11 @@ void gr_keeper_each_answer(const struct gr_keeper *k, void *ctx,
 /* A message to a client, which leaves when it may. */
 void gr_keeper_send(struct gr_keeper *k, uint32_t client, const struct gr_msg *m);
 
+/* No turn begins any more: the journal takes nothing. */
+bool gr_keeper_has_failed(const struct gr_keeper *k);
+/* gr_journal_waits_since(). */
+uint64_t gr_keeper_waits_since(const struct gr_keeper *k);
+
 /* Readable when gr_keeper_run() has something to do. */
 int gr_keeper_fd(const struct gr_keeper *k);
 /* What has become durable is told; answers whose time is over are closed. Returns when to call again at the latest;

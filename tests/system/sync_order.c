@@ -2,12 +2,14 @@
  * the order of them against what was promised: test_sync_order.py reads it.
  *
  * GRAFT_ORDER_LOG: the file. GRAFT_ORDER_DELAY_MS: a sync takes so much longer, which is when a message that does not
- * wait for it leaves too early. GRAFT_ORDER_HANG: while the file exists that it names, no sync returns. A sync is
- * noted when it has returned, a message before it is sent: two that stand in the right order here were in it. When a
- * sync begins is noted as well.
+ * wait for it leaves too early. GRAFT_ORDER_HANG: while the file exists that it names, no sync returns.
+ * GRAFT_ORDER_FAIL: while the file exists that it names, a sync fails with EIO, and nothing of it is on the disk. A
+ * sync is noted when it has succeeded, a message before it is sent: two that stand in the right order here were in it.
+ * When a sync begins is noted as well.
  *
  * An event: kind (4 bytes, a letter first), length (4 bytes), inode (8 bytes), then its bytes. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -23,12 +25,13 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1;
 static unsigned delay_us;
-static const char *hang_path;
+static const char *hang_path, *fail_path;
 
 __attribute__((constructor)) static void begin(void)
 {
     const char *path = getenv("GRAFT_ORDER_LOG"), *delay = getenv("GRAFT_ORDER_DELAY_MS");
     hang_path = getenv("GRAFT_ORDER_HANG");
+    fail_path = getenv("GRAFT_ORDER_FAIL");
     log_fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600) : -1;
     delay_us = delay != NULL ? (unsigned)atoi(delay) * 1000 : 0;
 }
@@ -127,6 +130,10 @@ int fdatasync(int fd)
     }
     while (hang_path != NULL && access(hang_path, F_OK) == 0) {
         usleep(1000);
+    }
+    if (fail_path != NULL && access(fail_path, F_OK) == 0) {
+        errno = EIO;
+        return -1;
     }
     const int status = next(fd);
     if (status == 0) {

@@ -5,6 +5,7 @@ usage: test_http_security.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -16,10 +17,11 @@ import subprocess
 import threading
 import time
 
-from harness import GRAFT, ROOT, SLOW, TARGET, case, main, run, wait_for
+from harness import GRAFT, ROOT, SLOW, TARGET, Background, case, main, run, wait_for
 from endpoint import PROMPT, Endpoint, read_all
 from served import Folder
 
+TLS_END = "graft_tls_not_after_seconds"
 ALICE, BOB = "sk-alice-0123456789abcdef", "sk-bob-0123456789abcdef"
 with open(os.path.join(ROOT, "orchestrator/http/pages.c"), encoding="utf-8") as source:
     ROWS = re.findall(r'^    \{\.path = "([^"]+)"(.*)\},?$', source.read(), re.M)
@@ -35,13 +37,50 @@ def write(folder, name, text, mode=0o600):
     return path
 
 
-def certificate(folder, name):
+def certificate(folder, name, days=2):
     cert, key = folder.path(name + ".pem"), folder.path(name + ".key")
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", str(days),
                     "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
                    check=True, capture_output=True)
     os.chmod(key, 0o600)
     return cert, key
+
+
+class Handshakes:
+    """One client after the other, from before a change of certificates until after it: each must be served."""
+
+    def __init__(self, port, context):
+        self.port, self.context, self.n, self.wrong = port, context, 0, []
+        self.threads = Background(self.shake)
+
+    def shake(self):
+        while not self.threads.stop.is_set():
+            try:
+                with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60 * SLOW, context=self.context)) as c:
+                    c.request("GET", "/health")
+                    c.getresponse().read()
+                self.n += 1
+            except (OSError, http.client.HTTPException) as e:
+                self.wrong.append(e)
+
+    def more(self):
+        """Some have begun and ended since."""
+        before = self.n
+        wait_for(lambda: self.n >= before + 3 or self.wrong)
+
+    def __enter__(self):
+        self.threads.__enter__()
+        return self
+
+    def __exit__(self, *failure):
+        self.threads.__exit__(*failure)
+
+
+def served_until(s):
+    """When the certificate ends that is served."""
+    with contextlib.closing(s.connect()) as c:
+        c.connect()
+        return ssl.cert_time_to_seconds(c.sock.getpeercert()["notAfter"])
 
 
 def serve_fails(folder, *args, words, status=2):
@@ -219,13 +258,24 @@ def streams_come_through_tls():
         c, r = s.open("POST", "/v1/completions", dict(body, max_tokens=400, stream=True))
         with contextlib.closing(c):
             assert r.status == 200 and r.readline()
-            new_cert, new_key = certificate(folder, "second")
-            os.replace(new_cert, cert)
-            hangup(s, "goes on with the keys and certificates that it had")  # they do not belong together yet
-            os.replace(new_key, key)
-            hangup(s, "were read again")
+            until = served_until(s)
+            assert s.metrics()[TLS_END] == until
+            new_cert, new_key = certificate(folder, "second", days=9)
+            both = ssl.create_default_context(cafile=cert)
+            both.load_verify_locations(cafile=new_cert)
+            with Handshakes(s.port, both) as others:
+                others.more()
+                os.replace(new_cert, cert)
+                hangup(s, "goes on with the keys and certificates that it had")  # they do not belong together yet
+                assert s.metrics()[TLS_END] == until
+                others.more()
+                os.replace(new_key, key)
+                hangup(s, "were read again")
+                others.more()
+            assert others.n >= 9 and not others.wrong, (others.n, others.wrong)
             s.tls = ssl.create_default_context(cafile=cert)
             assert s.ask("GET", "/health")[0] == 200
+            assert s.metrics()[TLS_END] == served_until(s) > until + 6 * 86400
             assert r.read().endswith(b"data: [DONE]\n\n"), "the stream was cut"
         try:
             s.tls = mine

@@ -33,7 +33,7 @@ class Watched(Folder):
 
     def __init__(self, delay_ms=DELAY_MS):
         super().__init__()
-        self.log, self.hang = self.path("order"), self.path("hang")
+        self.log, self.hang, self.fail = self.path("order"), self.path("hang"), self.path("fail")
         self.delay_ms = delay_ms
         self.watches = True
 
@@ -41,7 +41,8 @@ class Watched(Folder):
         env = super().env(**more)
         if self.watches:
             env.update(LD_PRELOAD=os.path.join(BUILD, "tests/system/libsync_order.so"), GRAFT_ORDER_LOG=self.log,
-                       GRAFT_ORDER_DELAY_MS=str(self.delay_ms), GRAFT_ORDER_HANG=self.hang)
+                       GRAFT_ORDER_DELAY_MS=str(self.delay_ms), GRAFT_ORDER_HANG=self.hang,
+                       GRAFT_ORDER_FAIL=self.fail)
         return env
 
 
@@ -163,13 +164,17 @@ def watched(folder, port, watches, *args):
         yield s
 
 
+def begin(s, request, prompt, tokens):
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+    return s.open("POST", "/v1/completions", body,
+                  headers={"X-Request-Id": request, "traceparent": f"00-{request}-00000000000000aa-01"})
+
+
 def ask(s, request, prompt, tokens=TOKENS):
     """A stream's text; what there was of it where the server went away."""
-    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
     text = b""
     try:
-        c, r = s.open("POST", "/v1/completions", body,
-                      headers={"X-Request-Id": request, "traceparent": f"00-{request}-00000000000000aa-01"})
+        c, r = begin(s, request, prompt, tokens)
         with contextlib.closing(c):
             assert r.status == 200, r.read()
             while True:
@@ -196,6 +201,21 @@ def text_when_over(s, session):
         return json.loads(done.stdout)
     wait_for(lambda: look()["finish_reason"] != "running", 60)
     return look()
+
+
+def put_back(folder, order):
+    """Its journal has what was synced, and nothing that was only written."""
+    for name in os.listdir(folder.path("journal")):
+        path = os.path.join(folder.path("journal"), name)
+        os.truncate(path, order.n_synced(os.stat(path).st_ino))
+
+
+def touch(path):
+    with open(path, "w", encoding="utf-8"):
+        pass
+
+
+AGE, FAILED = "graft_journal_sync_age_seconds", "graft_journal_failed"
 
 
 def needs_preload():
@@ -233,9 +253,7 @@ def what_was_synced_is_enough_to_start_from():
         order = Order(folder.log)
         sessions = check(order)
         assert len(sessions) >= 1 and sum(ended for _, ended in sessions.values()) >= 1, sessions
-        for name in os.listdir(folder.path("journal")):
-            path = os.path.join(folder.path("journal"), name)
-            os.truncate(path, order.n_synced(os.stat(path).st_ino))
+        put_back(folder, order)
         with watched(folder, port, False) as again:
             for session, (request, ended) in sessions.items():
                 got = text_when_over(again, session)
@@ -261,6 +279,7 @@ def a_slow_disk_holds_nobody_else():
         streams = [threading.Thread(target=stream_on, args=(count,)) for _ in range(2)]
         for x in streams:
             x.start()
+        wait_for(lambda: s.metrics()[AGE] > .5)  # of records that wait for their sync
         for i in range(4):
             ask(s, f"{i + 1:032x}", PROMPTS[i], 4)
             assert s.ask("GET", "/health", headers={"X-Request-Id": f"{2000 + i:032x}"})[0] == 200
@@ -268,6 +287,8 @@ def a_slow_disk_holds_nobody_else():
         for x in streams:
             x.join()
         workers = s.list()["workers"]
+        wait_for(lambda: s.metrics()[AGE] == 0)
+        assert s.metrics()[FAILED] == 0
         lost = {k: v for k, v in s.metrics().items() if "workers_lost" in k}
         assert [x["pid"] for x in workers] == [t.pid] and lost and not any(lost.values()), (workers, lost, s.log())
     order = Order(folder.log)
@@ -284,14 +305,50 @@ def a_slow_disk_holds_nobody_else():
 
 
 @case
+def a_disk_that_fails_is_shown_and_nothing_that_was_told_is_lost():
+    """A sync fails, and nothing of it is on the disk: no turn begins, and the next process has what this one had told."""
+    needs_preload()
+    folder, port, n = Watched(), free_port(), 400
+    want = {p: generate("--prompt", p, "--ignore-eos", "--max-tokens", str(n), "--method", "none")["token_ids"] for p in PROMPTS[:2]}
+    with watched(folder, port, True) as s, \
+            worker("graft-target", folder, s.address, "--rejoin-timeout", "300", "--max-model-len", "2048"):
+        s.wait()
+        ask(s, f"{1:032x}", PROMPTS[0])
+        c, r = begin(s, f"{2:032x}", PROMPTS[1], n)
+        assert r.readline() and s.metrics()[FAILED] == 0
+        touch(folder.fail)
+        body = {"prompt": PROMPTS[2], "max_tokens": 4}
+        got, answer, _ = s.ask("POST", "/v1/completions", body)  # its opening waits for the sync that fails, or comes after it
+        assert got in (500, 503) and "journal" in answer["error"]["message"], (got, answer)
+        wait_for(lambda: s.metrics()[FAILED] == 1)
+        assert s.metrics()[AGE] == 0
+        got, answer, _ = s.ask("POST", "/v1/completions", body)
+        assert got == 503 and "the journal of this server has failed" in answer["error"]["message"], (got, answer)
+        assert s.ask("GET", "/v1/models")[0] == 200 and s.log().count("cannot be synced: Input/output error") == 1, s.log()
+        s.p.kill()
+        s.p.wait()
+        c.close()
+        order = Order(folder.log)
+        sessions = check(order)
+        assert {request for request, _ in sessions.values()} == {f"{1:032x}", f"{2:032x}"}, sessions
+        put_back(folder, order)
+        with watched(folder, port, False) as again:
+            again.wait()
+            for session, (request, _) in sessions.items():
+                got, i = text_when_over(again, session), int(request, 16) - 1
+                assert got["finish_reason"] == "length" and got["token_ids"] == want[PROMPTS[i]][:(TOKENS, n)[i]], (request, got)
+            assert again.metrics()[FAILED] == 0
+            again.post("/v1/completions", body)
+
+
+@case
 def a_disk_that_hangs_does_not_hold_the_end():
     needs_preload()
     folder, port = Watched(), free_port()
     with watched(folder, port, True, "--drain-timeout", "1") as s, worker("graft-target", folder, s.address, *SMALL):
         s.wait()
         ask(s, f"{1:032x}", PROMPTS[0])
-        with open(folder.hang, "w", encoding="utf-8"):
-            pass
+        touch(folder.hang)
         waits = threading.Thread(target=ask, args=(s, f"{2:032x}", PROMPTS[1], 900))
         waits.start()
         wait_for(lambda: len(s.sessions()) == 1)

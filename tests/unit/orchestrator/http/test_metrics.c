@@ -133,7 +133,7 @@ static void test_requests_by_path_and_status(void **state)
         .number = 7, .role = GR_WORKER_DRAFT, .status = {.n_block = 8, .n_free_block = 2, .n_session = 5}};
     s.n_worker = 1;
     begin(&p);
-    gr_metrics_write(p.out, &s, &http, gr_page_path);
+    gr_metrics_write(p.out, &(struct gr_metrics_from){.state = &s, .http = &http, .path = gr_page_path});
     const char *text = end(&p);
     assert_non_null(strstr(text, "graft_http_requests_total{path=\"/v1/completions\",code=\"200\"} 2\n"));
     assert_non_null(strstr(text, "graft_http_requests_total{path=\"other\",code=\"404\"} 1\n"));
@@ -146,12 +146,63 @@ static void test_requests_by_path_and_status(void **state)
     free(p.text);
 }
 
+/* The lines of a family but for its help and type. */
+static void has_sample(const struct gr_metrics_from *from, const char *name, const char *want)
+{
+    struct page p;
+    char type[128], line[128];
+    begin(&p);
+    gr_metrics_write(p.out, from);
+    const char *text = end(&p);
+    snprintf(type, sizeof(type), "# TYPE %s gauge\n", name);
+    snprintf(line, sizeof(line), "\n%s ", name);
+    assert_non_null(strstr(text, type));
+    const char *at = strstr(text, line);
+    if (want == NULL) {
+        assert_null(at);
+    } else {
+        assert_non_null(at);
+        at += strlen(line);
+        assert_int_equal(strcspn(at, "\n"), strlen(want));
+        assert_memory_equal(at, want, strlen(want));
+    }
+    free(p.text);
+}
+
+static void test_what_not_every_server_has(void **state)
+{
+    (void)state;
+    static const char failed[] = "graft_journal_failed", age[] = "graft_journal_sync_age_seconds",
+                      end_of_tls[] = "graft_tls_not_after_seconds";
+    static struct gr_http_state s;
+    const struct gr_http_counts http = {0};
+    struct gr_metrics_from from = {.state = &s, .http = &http, .path = gr_page_path, .now_ns = 5000000000};
+    has_sample(&from, failed, NULL);
+    has_sample(&from, age, NULL);
+    has_sample(&from, end_of_tls, NULL);
+    s.has_journal = true;
+    from.tls_end_s = 4102444801; /* more digits than a measured number has */
+    has_sample(&from, failed, "0");
+    has_sample(&from, age, "0");
+    has_sample(&from, end_of_tls, "4102444801");
+    s.journal_failed = true;
+    s.journal_since_ns = 2750000000;
+    has_sample(&from, failed, "1");
+    has_sample(&from, age, "2.25");
+    s.journal_since_ns = 5000000001; /* added since the clock was read */
+    has_sample(&from, age, "0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_escapes),   cmocka_unit_test(test_a_plain_number_has_no_braces),
-        cmocka_unit_test(test_buckets),   cmocka_unit_test(test_buckets_are_written_as_sums),
-        cmocka_unit_test(test_the_table), cmocka_unit_test(test_requests_by_path_and_status),
+        cmocka_unit_test(test_escapes),
+        cmocka_unit_test(test_a_plain_number_has_no_braces),
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_buckets_are_written_as_sums),
+        cmocka_unit_test(test_the_table),
+        cmocka_unit_test(test_requests_by_path_and_status),
+        cmocka_unit_test(test_what_not_every_server_has),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

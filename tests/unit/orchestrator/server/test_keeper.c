@@ -1,5 +1,6 @@
 /* A desk whose sessions are journalled: nothing leaves before its record is durable, what a process had is there in the
  * next one, and a disk that fails is told of. */
+#include "common/base/clock.h"
 #include "orchestrator/ledger/ledger.h"
 #include "orchestrator/server/keeper.h"
 #include "tests/unit/journal_world.h"
@@ -205,13 +206,18 @@ static void test_nothing_overtakes_the_disk(void **state)
 {
     struct place *p = *state;
     start(p);
+    assert_int_equal(gr_keeper_waits_since(p->k), 0);
+    const uint64_t before_ns = gr_clock_ns();
     set_disk(true, false);
     (void)begin(p, true);
+    const uint64_t since_ns = gr_keeper_waits_since(p->k);
+    assert_true(since_ns >= before_ns && since_ns <= gr_clock_ns());
     commit(p->w, 10, 3, GR_FINISH_NONE);
     ask(p, 1, &(struct gr_msg){.type = GR_MSG_PING});
     (void)gr_keeper_run(p->k, p->w->now_ns);
     assert_int_equal(told.n_msg[1][GR_MSG_PONG], 1); /* others wait for nobody */
     assert_int_equal(told.n_msg[0][GR_MSG_OPENED] + told.n_msg[0][GR_MSG_COMMIT], 0);
+    assert_int_equal(gr_keeper_waits_since(p->k), since_ns); /* the oldest is the same */
     set_disk(false, false);
     flush(p);
     assert_true(told.n_msg[0][GR_MSG_OPENED] == 1 && told.n_msg[0][GR_MSG_COMMIT] == 1);
@@ -223,6 +229,7 @@ static void test_nothing_overtakes_the_disk(void **state)
     set_disk(false, false);
     flush(p);
     assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_STOP);
+    assert_true(gr_keeper_waits_since(p->k) == 0 && !gr_keeper_has_failed(p->k));
     end(p);
 }
 
@@ -450,6 +457,7 @@ static void test_a_disk_that_fails(void **state)
     set_disk(false, true);
     flush(p);
     assert_true(told.n_lost[1] == 1 && told.n_lost[0] == 0 && told.n_msg[1][GR_MSG_OPENED] == 0);
+    assert_true(gr_keeper_has_failed(p->k) && gr_keeper_waits_since(p->k) == 0); /* for ever */
     assert_int_equal(told.n_msg[1][GR_MSG_ERROR], 1);
     assert_non_null(strstr(told.text, "journal"));
     ask_open(p, 2, true);
