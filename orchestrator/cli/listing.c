@@ -73,6 +73,7 @@ enum gr_status gr_listing_read(struct gr_remote *r, struct gr_listing *l)
         }
         GR_TRY(st);
         st = add(l, &m);
+        l->journal_failed = m.type == GR_MSG_LISTED && m.listed.journal_failed;
         gr_msg_finish(&m); /* these have no arrays; others are not asked for */
         if (st != GR_OK || m.type == GR_MSG_LISTED) {
             return st;

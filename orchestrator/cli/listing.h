@@ -17,6 +17,7 @@ struct gr_listing {
     struct gr_msg_listed_worker *worker; /* owned */
     int n_session, n_worker;
     int session_max, worker_max; /* that there is memory for */
+    bool journal_failed;         /* no turn begins there */
 };
 
 /* Asks, and waits for the whole answer; what was listed before is gone. GR_ETIMEDOUT (logged): it has not come within

@@ -441,9 +441,9 @@ static enum gr_status add_summary(struct gr_top_view *v, const struct gr_top_sna
         return GR_ENOMEM;
     }
     snprintf(line->text, sizeof(line->text),
-             "targets %d, drafters %d; sessions %d: %d running, %d waiting, %d idle; %.1f tokens/s, acceptance %.2f",
-             sum.n_target, sum.n_draft, s->now->n_session, sum.n_running, sum.n_waiting, sum.n_idle, sum.speed,
-             sum.acceptance);
+             "%stargets %d, drafters %d; sessions %d: %d running, %d waiting, %d idle; %.1f tokens/s, acceptance %.2f",
+             s->now->journal_failed ? "the journal has failed; " : "", sum.n_target, sum.n_draft, s->now->n_session,
+             sum.n_running, sum.n_waiting, sum.n_idle, sum.speed, sum.acceptance);
     if (width > 0 && width < GR_TOP_LINE_BYTES) {
         line->text[width] = '\0';
     }
@@ -538,8 +538,9 @@ json_t *gr_top_json(const struct gr_top_snapshot *s)
     for (int i = 0; i < s->now->n_session; i++) {
         json_array_append_new(sessions, session_json(s, i));
     }
-    return json_pack("{s:{s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f}, s:o, s:o}", "summary", "targets", sum.n_target,
+    return json_pack("{s:{s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b}, s:o, s:o}", "summary", "targets", sum.n_target,
                      "drafters", sum.n_draft, "sessions", s->now->n_session, "running", sum.n_running, "waiting",
                      sum.n_waiting, "idle", sum.n_idle, "tokens_per_second", sum.speed, "mean_acceptance_length",
-                     sum.acceptance, "workers", workers, "sessions", sessions);
+                     sum.acceptance, "journal_failed", s->now->journal_failed, "workers", workers, "sessions",
+                     sessions);
 }

@@ -180,7 +180,7 @@ static bool may_have_turns(const struct gr_desk *d, uint32_t client, uint64_t se
 /* False: this orchestrator takes no turns any more, and has said so. */
 static bool takes_turns(const struct gr_desk *d, uint32_t client, uint64_t session)
 {
-    const char *refused = d->io.keeper.refuses != NULL ? d->io.keeper.refuses(d->io.keeper.ctx) : NULL;
+    const char *refused = gr_desk_why_refused(d);
     if (d->draining) {
         gr_desk_send_error(d, client, session, GR_EDRAINING, "%s", draining_text);
     } else if (refused != NULL) {

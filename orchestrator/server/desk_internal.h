@@ -42,6 +42,8 @@ void gr_desk_send_error(const struct gr_desk *d, uint32_t client, uint64_t sessi
                         ...) __attribute__((format(printf, 5, 6)));
 /* All that the client is told from now on leaves when what was noted is durable; the desk has a keeper. */
 void gr_desk_hold(const struct gr_desk *d, uint32_t client);
+/* Why the keeper lets no turn begin; NULL: it lets them, or there is none. */
+const char *gr_desk_why_refused(const struct gr_desk *d);
 
 /* ---- desk_look.c: each takes the message of its name and answers it ---- */
 

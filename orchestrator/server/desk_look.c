@@ -63,7 +63,7 @@ static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worke
 
 void gr_desk_on_list(const struct gr_desk *d, uint32_t client, uint64_t now_ns)
 {
-    struct gr_msg end = {.type = GR_MSG_LISTED};
+    struct gr_msg end = {.type = GR_MSG_LISTED, .listed = {.journal_failed = gr_desk_why_refused(d) != NULL}};
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
         struct gr_session_info info;
         if (gr_orch_session_at(d->orch, i, now_ns, &info)) {

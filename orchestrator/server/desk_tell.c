@@ -28,3 +28,8 @@ void gr_desk_hold(const struct gr_desk *d, uint32_t client)
         d->io.keeper.hold(d->io.keeper.ctx, client);
     }
 }
+
+const char *gr_desk_why_refused(const struct gr_desk *d)
+{
+    return d->io.keeper.refuses != NULL ? d->io.keeper.refuses(d->io.keeper.ctx) : NULL;
+}

@@ -322,6 +322,7 @@ def a_disk_that_fails_is_shown_and_nothing_that_was_told_is_lost():
         assert got in (500, 503) and "journal" in answer["error"]["message"], (got, answer)
         wait_for(lambda: s.metrics()[FAILED] == 1)
         assert s.metrics()[AGE] == 0
+        assert s.graft("top", "--once").stdout.startswith("the journal has failed; targets 1,")
         got, answer, _ = s.ask("POST", "/v1/completions", body)
         assert got == 503 and "the journal of this server has failed" in answer["error"]["message"], (got, answer)
         assert s.ask("GET", "/v1/models")[0] == 200 and s.log().count("cannot be synced: Input/output error") == 1, s.log()

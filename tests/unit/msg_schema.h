@@ -230,7 +230,7 @@ static const struct schema {
     {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
      " model_fingerprint tokenizer_fingerprint host peer model n_active n_slot draining leaving standing number "
      "seat "},
-    {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
+    {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " journal_failed "},
     {GR_MSG_MEMBER, "MEMBER", " incarnation host rank n_rank version runs ", " address host_id gpu "},
     {GR_MSG_KEPT, "KEPT", " session epoch turn turn_base turn_len ", " model_fingerprint numerics_id "},
     {GR_MSG_READ, "READ", " session ", " "},

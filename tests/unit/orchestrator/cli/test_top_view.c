@@ -78,6 +78,10 @@ static void test_whole(void **state)
     assert_int_equal(view.n, 1 + 1 + 2 + 1 + 3);
     assert_string_equal(view.line[0].text, "targets 1, drafters 1; sessions 3: 1 running, 1 waiting, 1 idle; "
                                            "20.0 tokens/s, acceptance 2.50");
+    now.journal_failed = true;
+    make(GR_TOP_BY_SPEED, 0, NULL);
+    assert_true(strncmp(view.line[0].text, "the journal has failed; targets 1,", 34) == 0);
+    now.journal_failed = false;
     assert_non_null(strstr(row(GR_TOP_WORKER, 0)->text, "serving           2      3      8   75%     12.34"));
     assert_non_null(strstr(row(GR_TOP_WORKER, 1)->text, "draining          0      0      -     -         -     1.50"));
     assert_non_null(

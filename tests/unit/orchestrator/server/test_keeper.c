@@ -19,7 +19,7 @@ static struct {
     int n_msg[N_CLIENT][GR_N_MSG];
     int n_lost[N_CLIENT];
     uint32_t finish, n_token; /* of the last FINISHED, as is cut */
-    bool cut;
+    bool cut, journal_failed;
     char text[GR_MSG_TEXT_MAX]; /* of the last ERROR */
 } told;
 
@@ -86,6 +86,8 @@ static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
         told.cut = m->finished.cut;
     } else if (m->type == GR_MSG_ERROR) {
         memcpy(told.text, m->error.text, sizeof(told.text));
+    } else if (m->type == GR_MSG_LISTED) {
+        told.journal_failed = m->listed.journal_failed;
     }
 }
 
@@ -462,6 +464,8 @@ static void test_a_disk_that_fails(void **state)
     assert_non_null(strstr(told.text, "journal"));
     ask_open(p, 2, true);
     assert_true(told.n_msg[2][GR_MSG_ERROR] == 1 && told.n_msg[2][GR_MSG_OPENED] == 0);
+    ask(p, 2, &(struct gr_msg){.type = GR_MSG_LIST});
+    assert_true(told.n_msg[2][GR_MSG_LISTED] == 1 && told.journal_failed);
     commit(p->w, 13, 1, GR_FINISH_STOP); /* what cannot be written is not told as an end */
     assert_true(told.n_msg[0][GR_MSG_FINISHED] == 1 && told.finish == GR_FINISH_ERROR);
     end(p);
