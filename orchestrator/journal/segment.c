@@ -28,7 +28,8 @@ static enum gr_status failed(const struct gr_segment *s, const char *what)
 {
     char name[GR_SEGMENT_NAME_BYTES];
     gr_segment_name(s->head.generation, name);
-    log_error("journal: %s: %s: %s; nothing more is written to the journal", name, what, strerror(errno));
+    log_error("journal: %s: %s: %s; nothing more is written to the journal%s", name, what, strerror(errno),
+              errno == ENOSPC || errno == EDQUOT ? ": free space on its disk, and start the server again" : "");
     return GR_EIO;
 }
 

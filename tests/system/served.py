@@ -33,9 +33,9 @@ class Folder:
 
 
 class Serve:
-    """A running `graft serve`; with workers unless spawn is False."""
+    """A running `graft serve`; with workers unless spawn is False. before: the command that starts it, if another one does."""
 
-    def __init__(self, *args, spawn=True, draft=True, control="127.0.0.1:0", folder=None):
+    def __init__(self, *args, spawn=True, draft=True, control="127.0.0.1:0", folder=None, before=()):
         self.folder = folder or Folder()
         ready = self.folder.path("ready")
         if os.path.exists(ready):
@@ -45,7 +45,7 @@ class Serve:
         if "--http" not in args:
             args += ("--http", "off")
         self.err = open(self.folder.path("serve.err"), "w+", encoding="utf-8")
-        self.p = subprocess.Popen([GRAFT, "serve", "--control", control, "--ready-file", ready, *args],
+        self.p = subprocess.Popen([*before, GRAFT, "serve", "--control", control, "--ready-file", ready, *args],
                                   stdout=subprocess.DEVNULL, stderr=self.err, env=self.folder.env(GRAFT_LOG="info"))
         wait_for(lambda: os.path.exists(ready) or self.p.poll() is not None)
         assert self.p.poll() is None, self.log()

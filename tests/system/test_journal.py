@@ -9,10 +9,11 @@ import functools
 import json
 import os
 import signal
+import subprocess
 import time
 
 from endpoint import Endpoint
-from harness import DRAFT, SLOW, TARGET, Skip, case, generate, main, run, wait_for
+from harness import DRAFT, GRAFT, SLOW, TARGET, Skip, case, generate, main, run, wait_for
 from served import FIXED, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
@@ -29,12 +30,12 @@ def plain(prompt, tokens, *args):
 class Kept(Serve):
     """A server with a journal, at a port that it keeps, under a supervisor; its workers are started by hand."""
 
-    def __init__(self, *args, folder=None, supervise=True, port=None):
+    def __init__(self, *args, folder=None, supervise=True, port=None, **kw):
         folder = folder or Folder()
         self.journal = folder.path("journal")
         self.port = port or free_port()
         super().__init__("--journal", self.journal, *(("--supervise",) if supervise else ()), *args, spawn=False,
-                         control=f"127.0.0.1:{self.port}", folder=folder)
+                         control=f"127.0.0.1:{self.port}", folder=folder, **kw)
 
     def server(self):
         """The process that serves."""
@@ -236,6 +237,103 @@ def a_torn_last_record_is_left_out():
         s.kill()
         assert "29 bytes are no whole record" in s.log(), s.log()
         assert [x["id"] for x in s.sessions()] == [first], s.sessions()
+
+
+class SmallDisk:
+    """A folder with a file system of 1 MiB, which a process holds that has its own view of mounts. before: a command in that
+    view. Skips where there can be none."""
+
+    def __init__(self, path):
+        os.mkdir(path, 0o700)
+        make = 'mount -t tmpfs -o size=1m,mode=700 none "$1" && echo made && exec cat >/dev/null'
+        try:
+            self.p = subprocess.Popen(["unshare", "-m", "sh", "-c", make, "sh", path], stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        except OSError as e:
+            raise Skip("unshare is not there") from e
+        self.before = ("nsenter", "-t", str(self.p.pid), "-m", "--")
+        self.seen = f"/proc/{self.p.pid}/root{os.path.realpath(path)}"
+        if self.p.stdout.readline() != b"made\n" or subprocess.run([*self.before, "true"], check=False).returncode != 0:
+            self.close()
+            raise Skip("no mount namespace can be had here")
+
+    def close(self):
+        self.p.stdin.close()
+        self.p.stdout.close()
+        self.p.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.close()
+
+    def leave(self, n):
+        """So many bytes are free from now on."""
+        now = os.statvfs(self.seen)
+        with open(os.path.join(self.seen, "ballast"), "ab") as f:
+            f.write(bytes(max(0, now.f_bavail * now.f_frsize - n)))
+
+    def free(self):
+        os.remove(os.path.join(self.seen, "ballast"))
+
+
+def stream_of(s, ids):
+    """A stream's session and text, and whether its end was told; where there is none, None and what was said."""
+    body = {"prompt": ids, "max_tokens": 8, "temperature": 0, "ignore_eos": True, "stream": True}
+    c, r = s.open("POST", "/v1/completions", body)
+    with contextlib.closing(c):
+        text = r.read().decode()
+    if r.status != 200:
+        return None, (r.status, text), False
+    events = [json.loads(x[6:]) for x in text.splitlines() if x.startswith("data: {")]
+    choices = [c for e in events for c in e.get("choices", ())]
+    return r.getheader("X-Graft-Session"), "".join(c["text"] for c in choices), any(c["finish_reason"] for c in choices)
+
+
+@case
+def a_full_disk_loses_nothing_that_was_told():
+    """It fills up: no turn begins, a server that is started on it says what to do, and with room every answer is there."""
+    folder, port = Folder(), free_port()
+    with SmallDisk(folder.path("journal")) as disk, contextlib.ExitStack() as stack:
+        def start():
+            return stack.enter_context(KeptEndpoint("--model", TARGET, folder=folder, port=port, supervise=False, before=disk.before))
+        s = start()
+        stack.enter_context(worker("graft-target", folder, s.address, "--rejoin-timeout", "300", "--max-model-len", "1024"))
+        s.wait()
+        ids = s.post("/tokenize", {"prompt": "import os\nimport sys\n" * 200})["tokens"][:900]
+        disk.leave(48 << 10)
+        told, session = {}, ""
+        while session is not None:  # its opening alone takes a record of some KiB
+            prompt = ids + [len(told) + 3]
+            session, said, ended = stream_of(s, prompt)
+            if session:
+                told[session] = (prompt, said, ended)
+                assert len(told) < 100, "the disk does not fill up"
+        assert sum(ended for *_, ended in told.values()) >= 3, told
+        wait_for(lambda: s.metrics()["graft_journal_failed"] == 1)
+        session, said, _ = stream_of(s, ids)
+        assert session is None and said[0] == 503 and "the journal of this server has failed" in said[1], said
+        full = "No space left on device; nothing more is written to the journal: free space"
+        assert s.log().count(full) == 1, s.log()
+        first = next(iter(told))
+        assert s.text(first)["finish_reason"] == "length"  # it is read as ever
+        s.p.kill()
+        s.p.wait()
+        disk.leave(0)
+        done = subprocess.run([*disk.before, GRAFT, "serve", "--journal", s.journal, "--control", "127.0.0.1:0"], check=False,
+                              capture_output=True, text=True, timeout=60 * SLOW, env=folder.env())
+        assert done.returncode == 1 and full in done.stderr.splitlines()[-1], done
+        disk.free()
+        again = start()
+        again.wait()
+        for session, (prompt, said, ended) in told.items():
+            assert again.text_when_over(session)["finish_reason"] == "length"
+            shown = again.graft("session", "show", session, "--text", "--model", TARGET).stdout
+            want, = (c["text"] for c in again.post("/v1/completions", {"prompt": prompt, "max_tokens": 8, "temperature": 0,
+                                                                       "ignore_eos": True})["choices"])
+            assert shown == want + "\n" and (said == want if ended else want.startswith(said)), (session, shown, said, want)
+        print(f"# {len(told)} answers that had begun are whole after the disk was full", flush=True)
 
 
 @case
