@@ -78,7 +78,9 @@ def keys_share_with_themselves_only():
 
 @case
 def a_conversation_is_found_again():
-    with Endpoint(*ON, draft=False) as s, Endpoint(*OFF, draft=False) as plain:
+    """Also with trees, by which nothing of it is lost, and the counter says what answers do."""
+    with Endpoint(*ON, draft=False) as s, Endpoint(*ON) as trees, Endpoint(*OFF, draft=False) as plain:
+        n_cached = n_accepted = 0
         for temperature in (0, 1):
             text, before = source(700), 0
             for turn in range(5):
@@ -89,8 +91,32 @@ def a_conversation_is_found_again():
                 assert cached(got) % 16 == 0 and cached(got) <= n - 1, got["usage"]
                 # Where its text is one way only to be spelled, all but the last blocks are there.
                 assert turn == 0 or cached(got) >= before // 16 * 16, (turn, before, got["usage"])
+                drafted = trees.post("/v1/completions", dict(body, num_speculative_tokens=4))
+                assert text_of(drafted) == text_of(want) and abs(cached(drafted) - cached(got)) <= 16, (turn, drafted, got)
+                n_cached += cached(drafted)
+                n_accepted += drafted["metrics"]["speculative_decoding"]["num_accepted_tokens"]
                 before = n
                 text += text_of(got) + "\n# and then\n"
+        assert n_accepted > 0
+        wait_for(lambda: trees.metrics()["graft_prompt_tokens_cached_total"] == n_cached)
+        stops_are_found_again(trees, plain)
+
+
+def stops_are_found_again(s, plain):
+    """Turns that a stop string ends in the midst of a tree's path: the next one finds every whole block of what was returned,
+    though the target may have computed more."""
+    ids = s.post("/tokenize", {"prompt": "# another\n" + source(600)})["tokens"]
+    for turn in range(4):
+        whole = plain.turn(ids, "--method", "none", "--max-tokens", "40")
+        at = len(whole["text"]) // 2 + turn
+        got = s.turn(ids, *FIXED, "--max-tokens", "40", "--stop", whole["text"][at:at + 3])
+        n = len(got["token_ids"])
+        assert got["finish_reason"] == "stop" and 0 < n < 40 and got["token_ids"] == whole["token_ids"][:n], (got, whole)
+        ids += got["token_ids"]
+        other = next(x for x in ids if x != whole["token_ids"][n])
+        found = s.turn(ids + [other, *ids[:20]], "--max-tokens", "1")["metrics"]["cached_tokens"]
+        assert (len(ids) - 1) // 16 * 16 <= found <= len(ids), (turn, len(ids), found)
+        ids += [other, *ids[:20]]
 
 
 @case
@@ -118,13 +144,22 @@ def with_trees_specpv_heads_and_ranks():
     for way, body in ways:
         with Endpoint(*ON, *way, draft=False) as s:
             s.wait(*(way[:2] if HEAD in way else ()))
-            n_cached = n_drafted = 0
-            for p in prompts * 2:
-                for t in (0, 1):
-                    got = s.complete(prompt=p, temperature=t, seed=2, **body)
-                    assert text_of(got) == want[p, t], (way, got, want[p, t])
-                    n_cached += cached(got)
-                    n_drafted += got["metrics"]["speculative_decoding"]["num_accepted_tokens"]
+
+            def ask_both(p, s=s, way=way, **body):
+                """At both temperatures: what was in the cache, whether that is all there can be, and what was accepted."""
+                got = [s.complete(prompt=p, temperature=t, seed=2, **body) for t in (0, 1)]
+                assert [text_of(x) for x in got] == [want[p, t] for t in (0, 1)], (way, got, want[p, 0], want[p, 1])
+                return (sum(map(cached, got)), all(cached(x) == (x["usage"]["prompt_tokens"] - 1) // 16 * 16 > 0 for x in got),
+                        sum(x["metrics"]["speculative_decoding"]["num_accepted_tokens"] for x in got))
+            n_drafted = 0
+            for p in prompts[:2]:  # nobody drafts at first, so a head has no features of what is in the cache
+                _, _, n = ask_both(p, num_speculative_tokens=0, cache_salt="no trees at first")
+                assert n == 0
+                _, whole, n = ask_both(p, cache_salt="no trees at first", **body)
+                assert whole, (way, p)
+                n_drafted += n
+            assert (n_drafted > 0) == (HEAD in way), (way, n_drafted)
+            n_cached, _, n_drafted = map(sum, zip(*(ask_both(p, **body) for p in prompts * 2)))
             assert n_cached > 1000 and (n_drafted > 0) == (HEAD in way), (way, n_cached, n_drafted)
 
 
