@@ -387,7 +387,8 @@ struct loss {
     const char *why;
 };
 
-/* Of what a client waits for and the desk has done with: it hears of it as an error. */
+/* Of what a client waits for and the desk has done with: it hears of it as an error. One that waits is told as it is.
+ */
 static void tell_loss(void *ctx, uint32_t client, const struct gr_msg *m)
 {
     const struct loss *l = ctx;
@@ -396,6 +397,8 @@ static void tell_loss(void *ctx, uint32_t client, const struct gr_msg *m)
         e = *m;
         e.finished.finish = GR_FINISH_ERROR;
         snprintf(e.finished.text, sizeof(e.finished.text), "%s", l->why);
+    } else if (m->type == GR_MSG_ERROR) {
+        e = *m;
     } else if (m->type != GR_MSG_CLOSED && m->type != GR_MSG_TEXT) {
         return;
     } else {

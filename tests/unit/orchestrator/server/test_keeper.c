@@ -475,6 +475,31 @@ static void test_a_disk_that_fails(void **state)
     end(p);
 }
 
+/* The opening was taken, and what belongs to it no more: the error that waits for the opening is told all the same. */
+static void test_an_error_waits_for_a_disk_that_fails(void **state)
+{
+    struct place *p = *state;
+    int32_t prompt[] = {1}, segments[] = {0, 1};
+    start(p);
+    const struct gr_desk_keeper k = gr_keeper_serve(p->k, p->w->orch);
+    set_disk(true, true);
+    assert_true(
+        k.note(k.ctx, &(struct gr_msg){.type = GR_MSG_OPEN,
+                                       .session = 1000,
+                                       .open = {.epoch = 1,
+                                                .ids = {prompt, 1},
+                                                .segments = {segments, 2},
+                                                .wishes = {.turn = {.max_tokens = 9}, .sampling = {.top_p = 1.0}}}}));
+    k.hold(k.ctx, 2);
+    gr_keeper_send(p->k, 2, &(struct gr_msg){.type = GR_MSG_ERROR, .error = {.code = -GR_EIO, .text = "as it is"}});
+    assert_int_equal(told.n_msg[2][GR_MSG_ERROR], 0);
+    set_disk(false, true);
+    flush(p);
+    assert_int_equal(told.n_msg[2][GR_MSG_ERROR], 1);
+    assert_string_equal(told.text, "as it is");
+    end(p);
+}
+
 /* The record that fails is that of an end: the client, with which the desk has done, is told an error in its place. */
 static void test_an_end_that_is_not_written(void **state)
 {
@@ -671,6 +696,7 @@ int main(void)
         TEST(answers_are_read_after_a_compaction),
         TEST(a_closed_session_is_gone),
         TEST(a_disk_that_fails),
+        TEST(an_error_waits_for_a_disk_that_fails),
         TEST(an_end_that_is_not_written),
         TEST(tokens_wait_for_a_slow_disk),
         TEST(an_end_for_which_there_is_no_room),
