@@ -71,6 +71,16 @@ static void compute_job(void *arg)
     }
 }
 
+/* Those that are told, and a tree for each session. */
+static int rows_of(const struct gr_draft_job *job)
+{
+    int n = 0;
+    for (int i = 0; i < job->n_seq; i++) {
+        n += job->seq[i].n_row + GR_TREE_MAX;
+    }
+    return n;
+}
+
 static void start_job(void *ctx, struct gr_draft_job *job)
 {
     struct worker *w = ctx;
@@ -78,7 +88,7 @@ static void start_job(void *ctx, struct gr_draft_job *job)
     if (++w->n_job == w->test_fail_job) {
         gr_worker_io_fail(w->io, GR_ECUDA);
     }
-    gr_worker_io_compute(w->io, compute_job, w, false); /* a verdict is much later */
+    gr_worker_io_compute(w->io, compute_job, w, rows_of(job), false); /* a verdict is much later */
 }
 
 static enum gr_status connect_target(void *ctx, const char *address, uint64_t incarnation, const char *transport,

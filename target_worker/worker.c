@@ -39,6 +39,7 @@ struct worker {
     struct gr_target *target;
     struct gr_worker_io *io;
     struct gr_pass *pass; /* in flight */
+    uint64_t chunk_ns;    /* what a pass of PREFILL_CHUNK rows was calibrated to take */
     bool lacks_views;     /* SpecPV was asked for, and the memory of its views could not be had */
     /* for tests; 0: none */
     int test_fail_pass; /* passes until one fails as a broken device makes it fail */
@@ -94,7 +95,7 @@ static void start_pass(void *ctx, struct gr_pass *pass)
         more = more && pass->seq[i].kind != GR_PASS_TREE;
     }
     w->pass = pass;
-    gr_worker_io_compute(w->io, compute_pass, w, more);
+    gr_worker_io_compute(w->io, compute_pass, w, pass->n_row, more);
 }
 
 /* ---- its inputs ---- */
@@ -387,7 +388,14 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
                                                  .n_session_max = o->n_session_max,
                                                  .budget_ns = CALIBRATE_NS},
                         &cost));
+    w->chunk_ns = (uint64_t)gr_cost_table_estimate(&cost, &(struct gr_pass_load){.n_row = PREFILL_CHUNK});
     return gr_target_create(&c, &io, &w->target);
+}
+
+/* Ranks wait for each other in a pass, and know better who has hung. */
+static uint64_t pass_limit_ns(const struct gr_target_options *o)
+{
+    return o->n_rank > 1 && o->pass_limit_ns > 0 ? GR_MAX(o->pass_limit_ns, 2 * o->rank_limit_ns) : o->pass_limit_ns;
 }
 
 static enum gr_status create_io(struct worker *w, const struct gr_target_options *o, uint64_t fingerprint,
@@ -397,7 +405,9 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
                                  .listen = o->listen,
                                  .forced_transport = o->forced_transport,
                                  .spin_ns = gr_worker_spin_ns(o->spin_ms, o->device != GR_DEVICE_CPU, gr_cpu_count()),
-                                 .pass_limit_ns = o->pass_limit_ns,
+                                 .pass_limit_ns = pass_limit_ns(o),
+                                 .pass_rows = PREFILL_CHUNK,
+                                 .pass_ns = w->chunk_ns,
                                  .loop_conn = o->loop_conn};
     char name[GR_MODEL_NAME_MAX];
     gr_model_path_name(o->model, name, sizeof(name));

@@ -4,7 +4,7 @@
 
 #include <sodium.h>
 
-#define DOUBLINGS_MAX 10u /* min_ms is short: more would overflow, and no max_ms is reached later */
+#define DOUBLINGS_MAX 10u /* more would overflow, and by then every max_ms in use has been reached */
 
 uint32_t gr_pause_ms(uint32_t n, uint32_t min_ms, uint32_t max_ms)
 {

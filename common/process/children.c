@@ -197,7 +197,7 @@ static void describe_end(enum gr_end_kind kind, int status, char *text, size_t t
         snprintf(text, text_bytes, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
         break;
     case GR_END_DEVICE:
-        snprintf(text, text_bytes, "ended because its device or its group failed");
+        snprintf(text, text_bytes, "ended because its device or its group failed, or a pass hung");
         break;
     case GR_END_LINK:
         snprintf(text, text_bytes, "has lost its link");

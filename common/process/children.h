@@ -16,7 +16,7 @@
 
 /* Exit statuses of a worker that its parent understands. */
 #define GR_EXIT_ORCHESTRATOR_LOST 3 /* its orchestrator stayed away for longer than it was to wait */
-#define GR_CHILD_EXIT_AGAIN 4       /* its device or its group failed: another process may do better */
+#define GR_CHILD_EXIT_AGAIN 4       /* its device or its group failed, or a pass hung: another process may do better */
 
 /* When is a child started again? */
 struct gr_child_rule {

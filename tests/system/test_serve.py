@@ -472,7 +472,7 @@ def worker_whose_device_fails_is_started_again():
             assert t.poll() is None
             t.send_signal(signal.SIGTERM)
             _, err = t.communicate(timeout=20 * SLOW)
-    assert "the device failed in a pass" in err and "its device or its group failed; starting it again" in err, err
+    assert "the device failed in a pass" in err and "its device or its group failed, or a pass hung; starting it again" in err, err
 
 
 @case
@@ -487,7 +487,23 @@ def worker_whose_pass_hangs_is_started_again():
             assert s.generate("--max-tokens", "60", "--method", "none")["token_ids"] == want
             t.send_signal(signal.SIGTERM)
             _, err = t.communicate(timeout=20 * SLOW)
-    assert "is taken to have hung (--pass-timeout is" in err and "starting it again" in err, err
+    assert "it is taken to have hung" in err and "a pass hung; starting it again" in err, err
+
+
+@case
+def worker_whose_pass_hangs_can_be_told_to_end():
+    folder = Folder()
+    with Serve(spawn=False, folder=folder) as s:
+        hangs = ("--test-hang-pass", "40", "--pass-timeout", "0", "--drain-timeout", "1")
+        with worker("graft-target", folder, s.address, *hangs) as t:
+            s.wait()
+            turn = s.start("--method", "none")
+            wait_for(lambda: any(x["state"] == "running" for x in s.sessions()))
+            t.send_signal(signal.SIGTERM)
+            _, err = t.communicate(timeout=60 * SLOW)
+            assert t.returncode == 1 and "the pass that runs has not ended either" in err, err
+            turn.kill()
+            turn.communicate()
 
 
 @case

@@ -49,7 +49,7 @@ static void on_msg(void *ctx, const struct gr_msg *m, uint64_t now_ns)
     (void)now_ns;
     if (m->type == GR_MSG_PING && !w->computes) {
         w->computes = true;
-        gr_worker_io_compute(w->io, long_pass, w, false);
+        gr_worker_io_compute(w->io, long_pass, w, 1, false);
     }
     if (m->type == GR_MSG_PING) {
         gr_worker_io_send_msg(w->io, &pong);

@@ -222,7 +222,7 @@ static void say_none(const struct wish *w, const struct seen *s)
         log_error("verbs: no RDMA device `%s'; there is%s", asked, s->names);
     } else if (s->n_active == 0) {
         log_error("verbs: no port of the RDMA device `%s' is up; there is%s", asked, s->names);
-    } else if (s->n_elsewhere > 0) {
+    } else if (s->n_elsewhere >= s->n_active) {
         log_error("verbs: no address of the RDMA device `%s' is one of this network namespace; there is%s", asked,
                   s->names);
     } else if (w->gid_index >= 0) {

@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sodium.h>
@@ -20,6 +21,40 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#define LAST_PASS_NS (5 * GR_S) /* for the pass that runs when a leave's limit has passed */
+
+/* ---- a computation that never ends ---- */
+
+/* It cannot be interrupted, and nothing that it holds can be given back: the process ends at once. */
+static void end_stuck(const struct gr_worker_io *w)
+{
+    log_error("a pass of %" PRIu64
+              " rows has run for %.0f s, and %.0f s are allowed (--pass-timeout %.0f s, or 20 times "
+              "the longest pass, of %.3f s): it is taken to have hung, and this process ends",
+              w->pass.n_row, (double)w->pass.ran_ns / GR_S, (double)gr_pass_watch_allowed_ns(&w->pass) / GR_S,
+              (double)w->pass.limit_ns / GR_S, (double)w->pass.longest_ns / GR_S);
+    _exit(GR_CHILD_EXIT_AGAIN);
+}
+
+/* The worker ends, and a pass may still run. */
+static void await_compute(struct gr_worker_io *w)
+{
+    const uint64_t last_ns = w->failure == GR_ETIMEDOUT ? gr_clock_ns() + LAST_PASS_NS : NEVER;
+    while (w->compute_busy && !gr_compute_done(w->compute)) {
+        const uint64_t now_ns = gr_clock_ns();
+        struct pollfd p = {.fd = gr_compute_fd(w->compute), .events = POLLIN};
+        if (now_ns >= last_ns) {
+            log_error("the pass that runs has not ended either: this process ends without it");
+            _exit(1);
+        }
+        if (gr_pass_watch_look(&w->pass, now_ns)) {
+            end_stuck(w);
+        }
+        (void)poll(&p, 1, (int)(GR_PASS_LOOK_NS / GR_MS));
+    }
+    w->compute_busy = false;
+}
 
 /* ---- the loop ---- */
 
@@ -80,16 +115,6 @@ static uint64_t orchestrator_due_ns(const struct gr_worker_io *w)
         return w->compute_busy ? UINT64_MAX : w->search_ns;
     }
     return w->pinged ? w->heard_ns + ORCHESTRATOR_SILENCE : UINT64_MAX;
-}
-
-/* What computes cannot be interrupted, and nothing that it holds can be given back: the process ends at once. */
-static void end_stuck(const struct gr_worker_io *w)
-{
-    log_error(
-        "a computation has run for %.0f s and is taken to have hung (--pass-timeout is %.0f s, the longest so far "
-        "took %.3f s); this worker ends, its sessions go on elsewhere",
-        (double)w->pass.ran_ns / GR_S, (double)w->pass.limit_ns / GR_S, (double)w->pass.longest_ns / GR_S);
-    _exit(GR_CHILD_EXIT_AGAIN);
 }
 
 static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
@@ -226,6 +251,7 @@ enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const 
     w->machine = *machine;
     w->wake_fd = -1;
     w->pass.limit_ns = config->pass_limit_ns;
+    gr_pass_watch_know(&w->pass, config->pass_rows, config->pass_ns);
     w->leave_limit_ns = w->leave_end_ns = NEVER;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->handshake_done, NULL);
@@ -243,6 +269,7 @@ void gr_worker_io_destroy(struct gr_worker_io *w)
     if (w == NULL) {
         return;
     }
+    await_compute(w);
     gr_compute_destroy(w->compute);
     gr_gate_destroy(w->gate);
     pthread_mutex_lock(&w->lock);

@@ -25,6 +25,7 @@ struct gr_worker_config {
     int join_patience_ms;        /* how long to try while no orchestrator listens at `join` */
     uint64_t rejoin_patience_ns; /* the same for one that has been lost; UINT64_MAX: for ever */
     uint64_t pass_limit_ns;      /* the least that a computation may take (pass_watch.h); 0: no limit */
+    uint64_t pass_rows, pass_ns; /* what one of so many rows took when it was measured; 0: none was */
     uint64_t spin_ns;            /* the loop and the compute thread sleep only when so long nothing has happened */
 };
 
@@ -94,7 +95,8 @@ void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t byte
 void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m);
 /* Bytes that messages to the orchestrator may still take (control.h). */
 size_t gr_worker_io_msg_room(const struct gr_worker_io *w);
-void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more);
+/* n_row: how much it computes, for the watch over it (pass_watch.h). */
+void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, int n_row, bool more);
 /* Drafter: a connection to a target's data endpoint, the existing one if there is one. address: a list; each address
  * has its share of the hand-shake's time, and one that leads to another process than the target of this incarnation (0:
  * any) is passed over. on_peer_ready or on_peer_lost follows for it, never from within this call. */

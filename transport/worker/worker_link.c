@@ -36,10 +36,10 @@ size_t gr_worker_io_msg_room(const struct gr_worker_io *w)
     return worker_has_link(w) ? gr_control_room(w->control) : 0;
 }
 
-void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more)
+void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, int n_row, bool more)
 {
     w->compute_busy = true;
-    gr_pass_watch_begin(&w->pass, gr_clock_ns());
+    gr_pass_watch_begin(&w->pass, (uint64_t)GR_MAX(n_row, 1), gr_clock_ns());
     gr_compute_post(w->compute, fn, arg, more);
 }
 
