@@ -242,6 +242,7 @@ def main():
             continue
         built = time.monotonic()
         if packages is not None and packages.wait() != 0:
+            failed.append(f"{name}: packages that tests need could not be installed")
             total[1] += 1
             break
         counts, started, shorts = run_build(name, folder, args, chosen[i + 1:])

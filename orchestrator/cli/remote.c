@@ -72,7 +72,8 @@ static enum gr_status reach(const struct gr_options *o, const char *address, int
     const uint64_t until_ns = gr_clock_ns() + ((uint64_t)GR_MAX(patience_ms, 0) + HELLO_TIMEOUT_MS) * GR_MS;
     for (;;) {
         char why[GR_MSG_TEXT_MAX] = "";
-        GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(address, patience_ms, TELL_MS, fd_out)
+        GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(
+                                     address, GR_MIN(patience_ms, gr_ms_left(until_ns, gr_clock_ns())), TELL_MS, fd_out)
                                : gr_tcp_connect(address, HELLO_TIMEOUT_MS, fd_out));
         const uint64_t begin_ns = gr_clock_ns();
         gr_log_hold(why, sizeof(why));

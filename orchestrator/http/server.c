@@ -68,19 +68,20 @@ static void run_guests(void *ctx)
 static enum gr_status start_daemon(struct gr_http *h, int n_connection)
 {
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (h->c.tls ? MHD_USE_TLS : 0u);
-    h->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, gr_exchange_on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener.fd,
-        MHD_OPTION_NOTIFY_COMPLETED, gr_exchange_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
-        gr_exchange_on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, gr_exchange_on_line, h,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * GR_HTTP_HEAD_MAX), MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)(n_connection + EXCESS_MAX), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(h->c.idle_ns / GR_S),
-        MHD_OPTION_HTTPS_CERT_CALLBACK2, gr_tls_retrieve, MHD_OPTION_HTTPS_PRIORITIES, GR_TLS_PRIORITIES,
-        MHD_OPTION_END); /* the last two: looked at under TLS alone */
+    const int listener_fd = h->listener.fd;
+    h->listener.fd = -1; /* the daemon's, which closes it when it is stopped, and often where it cannot start */
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, gr_exchange_on_request, h, MHD_OPTION_LISTEN_SOCKET, listener_fd,
+                                 MHD_OPTION_NOTIFY_COMPLETED, gr_exchange_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+                                 gr_exchange_on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, gr_exchange_on_line, h,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * GR_HTTP_HEAD_MAX),
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)(n_connection + EXCESS_MAX),
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(h->c.idle_ns / GR_S),
+                                 MHD_OPTION_HTTPS_CERT_CALLBACK2, gr_tls_retrieve, MHD_OPTION_HTTPS_PRIORITIES,
+                                 GR_TLS_PRIORITIES, MHD_OPTION_END); /* the last two: looked at under TLS alone */
     if (h->daemon == NULL) {
         log_error("the endpoint could not be started (libmicrohttpd)");
         return GR_EIO;
     }
-    h->listener.fd = -1; /* the daemon's: its thread uses it until the daemon is stopped, which closes it */
     return GR_OK;
 }
 

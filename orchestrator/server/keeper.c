@@ -387,8 +387,8 @@ struct loss {
     const char *why;
 };
 
-/* Of what a client waits for and the desk has done with: it hears of it as an error. One that waits is told as it is.
- */
+/* Of what a client waits for and the desk has done with: it hears of it as an error. An error that
+ * waits is told as it is. */
 static void tell_loss(void *ctx, uint32_t client, const struct gr_msg *m)
 {
     const struct loss *l = ctx;

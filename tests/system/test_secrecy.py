@@ -114,7 +114,7 @@ def an_altered_record_ends_that_link_alone():
 MARK = "zyzzyva-okapi-7f3a"
 LOGS = ("--log-level", "debug", "--log-format", "json")
 MARKED = {"prompt": MARK, "stop": [MARK * 2], "user": MARK, "cache_salt": MARK, "temperature": 0, "ignore_eos": True,
-          "max_tokens": 30000}
+          "max_tokens": 15000}
 
 
 def without_the_mark(*logs):

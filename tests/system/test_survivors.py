@@ -236,7 +236,7 @@ def stop_and_idle_end_the_job():
 
 @case
 def workers_that_are_expected_and_do_not_come():
-    s = Serve("--expect", "target=1,draft=2", "--within", "5", spawn=False)
+    s = Serve("--expect", "target=1,draft=2", "--within", str(int(5 * SLOW)), spawn=False)
     with worker("graft-draft", s.folder, s.address, model=DRAFT):
         assert s.p.wait(timeout=20 * SLOW) == 1
     assert "0 of 1 target workers, 1 of 2 draft workers" in s.log(), s.log()
