@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* The n-th pause, from 0: as long as min_ms << n, at most max_ms, of which the second half is drawn. So those who lost
- * one peer in one instant do not come back in step. Any thread. */
+/* The n-th pause, from 0: half of it is fixed and half is drawn, and the whole is min_ms << n, at most max_ms. So those
+ * who lost one peer in one instant do not come back in step. Any thread. */
 uint32_t gr_pause_ms(uint32_t n, uint32_t min_ms, uint32_t max_ms);
 
 #endif

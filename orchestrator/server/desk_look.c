@@ -1,4 +1,4 @@
-/* What is there, and what is done with it but turns: lists, texts, refreshes, drains of workers, pings. */
+/* The requests to the desk that are no turns: lists, texts, refreshes, purges, drains of workers, pings. */
 #include "orchestrator/machine/transcript.h"
 #include "orchestrator/server/desk_internal.h"
 

@@ -461,49 +461,42 @@ def workers_may_come_first():
         assert t.returncode == 1 and address in err, err
 
 
+def ends_in_a_pass_and_is_started_again(said, *args):
+    """A supervised target that ends in its 40th pass says so, and the text goes on as it must."""
+    with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, "--supervise", *args) as t:
+        s.wait()
+        want = generate("--max-tokens", "60", "--ignore-eos")["token_ids"]
+        assert s.generate("--max-tokens", "60", "--method", "none")["token_ids"] == want
+        assert t.poll() is None
+        t.send_signal(signal.SIGTERM)
+        _, err = t.communicate(timeout=20 * SLOW)
+    assert said in err and "its device or its group failed, or a pass hung; starting it again" in err, err
+
+
 @case
 def worker_whose_device_fails_is_started_again():
-    folder = Folder()
-    with Serve(spawn=False, folder=folder) as s:
-        with worker("graft-target", folder, s.address, "--supervise", "--test-fail-pass", "40") as t:
-            s.wait()
-            want = generate("--max-tokens", "60", "--ignore-eos")["token_ids"]
-            assert s.generate("--max-tokens", "60", "--method", "none")["token_ids"] == want
-            assert t.poll() is None
-            t.send_signal(signal.SIGTERM)
-            _, err = t.communicate(timeout=20 * SLOW)
-    assert "the device failed in a pass" in err and "its device or its group failed, or a pass hung; starting it again" in err, err
+    ends_in_a_pass_and_is_started_again("the device failed in a pass", "--test-fail-pass", "40")
 
 
 @case
 def worker_whose_pass_hangs_is_started_again():
     """It answers pings all the while, from another thread: only its own watch can tell that no pass ends any more."""
-    folder = Folder()
-    with Serve(spawn=False, folder=folder) as s:
-        hangs = ("--test-hang-pass", "40", "--pass-timeout", str(int(1 * SLOW)))
-        with worker("graft-target", folder, s.address, "--supervise", *hangs) as t:
-            s.wait()
-            want = generate("--max-tokens", "60", "--ignore-eos")["token_ids"]
-            assert s.generate("--max-tokens", "60", "--method", "none")["token_ids"] == want
-            t.send_signal(signal.SIGTERM)
-            _, err = t.communicate(timeout=20 * SLOW)
-    assert "it is taken to have hung" in err and "a pass hung; starting it again" in err, err
+    limit = str(int(1 * SLOW))
+    ends_in_a_pass_and_is_started_again("it is taken to have hung", "--test-hang-pass", "40", "--pass-timeout", limit)
 
 
 @case
 def worker_whose_pass_hangs_can_be_told_to_end():
-    folder = Folder()
-    with Serve(spawn=False, folder=folder) as s:
-        hangs = ("--test-hang-pass", "40", "--pass-timeout", "0", "--drain-timeout", "1")
-        with worker("graft-target", folder, s.address, *hangs) as t:
-            s.wait()
-            turn = s.start("--method", "none")
-            wait_for(lambda: any(x["state"] == "running" for x in s.sessions()))
-            t.send_signal(signal.SIGTERM)
-            _, err = t.communicate(timeout=60 * SLOW)
-            assert t.returncode == 1 and "the pass that runs has not ended either" in err, err
-            turn.kill()
-            turn.communicate()
+    hangs = ("--test-hang-pass", "40", "--pass-timeout", "0", "--drain-timeout", "1")
+    with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, *hangs) as t:
+        s.wait()
+        turn = s.start("--method", "none")
+        s.wait_running(0)
+        t.send_signal(signal.SIGTERM)
+        _, err = t.communicate(timeout=60 * SLOW)
+        assert t.returncode == 1 and "the pass that runs has not ended either" in err, err
+        turn.kill()
+        turn.communicate()
 
 
 @case

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define GR_PASS_LOOK_NS GR_S /* the loop looks at least so often; a longer pause counts as one of these */
-#define GR_PASS_LONGER 20u   /* a computation may take so many times what is usual */
+#define GR_PASS_LONGER 20u   /* a computation may take this many times as long as the longest */
 
 struct gr_pass_watch {
     uint64_t limit_ns;          /* the least that every computation may take; 0: no limit */
@@ -20,7 +20,7 @@ struct gr_pass_watch {
     uint64_t ran_ns, looked_ns; /* the same */
 };
 
-/* A computation of so many rows has taken so long. */
+/* A computation of n_row rows has taken ns. */
 void gr_pass_watch_know(struct gr_pass_watch *w, uint64_t n_row, uint64_t ns);
 void gr_pass_watch_begin(struct gr_pass_watch *w, uint64_t n_row, uint64_t now_ns);
 void gr_pass_watch_end(struct gr_pass_watch *w, uint64_t now_ns);

@@ -70,14 +70,18 @@ static bool pump(struct gr_worker_io *w)
     progress |= worker_settle_handshakes(w, now_ns);
     if (w->compute_busy && gr_compute_done(w->compute)) {
         w->compute_busy = false;
-        gr_pass_watch_end(&w->pass, gr_clock_ns());
+        const uint64_t done_ns = gr_clock_ns();
+        gr_pass_watch_end(&w->pass, done_ns);
         gr_no_alloc_begin();
-        w->machine.on_compute_done(w->machine.ctx, gr_clock_ns());
+        w->machine.on_compute_done(w->machine.ctx, done_ns);
         gr_no_alloc_end();
         progress = true;
     }
     progress |= worker_watch_orchestrator(w, gr_clock_ns());
     const uint64_t frames_ns = gr_clock_ns(); /* time never runs backwards for the machine */
+    if (w->compute_busy && gr_pass_watch_look(&w->pass, frames_ns)) {
+        end_stuck(w);
+    }
     for (int i = 0; i < GR_PEER_MAX; i++) {
         if (w->peer[i].state == PEER_READY && !w->drained) {
             progress |= worker_receive_frames(w, &w->peer[i], frames_ns);
@@ -162,9 +166,6 @@ enum gr_status gr_worker_io_run(struct gr_worker_io *w)
 {
     while (!w->drained && !w->refused && !w->done) {
         const bool progress = pump(w);
-        if (w->compute_busy && gr_pass_watch_look(&w->pass, gr_clock_ns())) {
-            end_stuck(w);
-        }
         gr_no_alloc_begin();
         const uint64_t wake_ns = w->machine.step(w->machine.ctx, gr_clock_ns());
         /* The machine may have found that queue full a moment ago: it looks again, nobody else would tell it. */

@@ -25,7 +25,7 @@ struct gr_worker_config {
     int join_patience_ms;        /* how long to try while no orchestrator listens at `join` */
     uint64_t rejoin_patience_ns; /* the same for one that has been lost; UINT64_MAX: for ever */
     uint64_t pass_limit_ns;      /* the least that a computation may take (pass_watch.h); 0: no limit */
-    uint64_t pass_rows, pass_ns; /* what one of so many rows took when it was measured; 0: none was */
+    uint64_t pass_rows, pass_ns; /* a computation of pass_rows was measured to take this; 0: none was */
     uint64_t spin_ns;            /* the loop and the compute thread sleep only when so long nothing has happened */
 };
 
