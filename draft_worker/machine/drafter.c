@@ -275,27 +275,15 @@ static void detach(struct gr_drafter *d, uint64_t id)
     d->io.send_msg(d->io.ctx, &m);
 }
 
-/* Sessions whose rounds it drafts for at present. */
-static int n_in_rounds(const struct gr_drafter *d)
-{
-    int n = 0;
-    for (int i = 0; i < d->config.n_session_max; i++) {
-        n += d->session[i].state != DRAFT_FREE && d->session[i].verdict_ns != 0;
-    }
-    return n;
-}
-
-/* A tree takes longer by a share for every session more: at most that, since levels of several trees are one pass. */
 static void pong(struct gr_drafter *d)
 {
-    const int n = n_in_rounds(d);
-    const uint64_t share_ns = n > 0 ? (uint64_t)(d->tree_ns / n) : 0;
+    const struct gr_tree_outlook o = gr_tree_outlook_of(&d->tree_times, d->n_in_rounds);
     const struct gr_msg m = {.type = GR_MSG_PONG,
                              .pong = {.n_session = (uint32_t)gr_drafter_n_session(d),
-                                      .n_turn = (uint32_t)n,
-                                      .round_ns = share_ns * (uint64_t)(n + 1),
-                                      .more_ns = share_ns,
-                                      .first_ns = share_ns,
+                                      .n_turn = (uint32_t)d->n_in_rounds,
+                                      .round_ns = (uint64_t)o.round_ns,
+                                      .more_ns = (uint64_t)o.more_ns,
+                                      .first_ns = (uint64_t)o.first_ns,
                                       .n_vocab = (uint32_t)d->config.n_vocab,
                                       .n_block = (uint32_t)d->pool.n_block,
                                       .n_free_block = (uint32_t)d->pool.n_free}};

@@ -241,6 +241,7 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct session *s, const 
     drafter_begin_wire(s);
     s->round_next = h->round + 1;
     drafter_owe_none(s);
+    drafter_in_rounds(d, s, v.n_want > 0);
     if (v.n_want > 0) {
         ask_for_tree(d, s, h->round + 1, v.n_want, now_ns);
     }
@@ -363,6 +364,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct session *s, const st
     }
     s->round_next = h->round;
     s->verdict_ns = 0;
+    drafter_in_rounds(d, s, wanted);
     if (wanted) {
         ask_for_tree(d, s, h->round, GR_DELTA_N_WANT(h->flags), now_ns);
     }

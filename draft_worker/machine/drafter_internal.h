@@ -5,6 +5,7 @@
 #include "common/rules/prefix.h"
 #include "common/base/fallback.h"
 #include "draft_worker/tree/acceptance_check.h"
+#include "draft_worker/tree/tree_times.h"
 #include "draft_worker/machine/drafter.h"
 
 enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
@@ -92,6 +93,7 @@ struct session {
     uint32_t epoch, peer;
     bool closing;
     bool orphaned;                   /* the orchestrator that attached it was lost since: drafter_session.c */
+    bool in_rounds;                  /* the latest VERDICT or DELTA asked for a tree: drafter_session.c */
     struct gr_prefix prefix;         /* the committed tokens that are known */
     struct gr_tree_builder *builder; /* owned; the job's while one is in flight */
     struct draft_kv kv;
@@ -145,10 +147,11 @@ struct gr_drafter {
     struct gr_fallbacks fallbacks; /* those that are told once for all sessions */
     bool draining;                 /* it takes no ATTACH any more */
     bool job_in_flight;
-    double tree_ns;    /* moving average of what a tree takes, from the VERDICT that asks for it until it is sent */
+    int n_in_rounds;   /* sessions that are; drafter_session.c */
     bool more;         /* other sessions' VERDICTs of the same pass follow */
     uint64_t heard_ns; /* when the last VERDICT, DELTA or FEATURES came */
     uint64_t held_ns;  /* when a job began to wait for what follows; 0: none does */
+    struct gr_tree_times tree_times;
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
     struct gr_acceptance_check check;
@@ -262,6 +265,8 @@ void drafter_count_wire(struct session *s, size_t bytes);
 void drafter_begin_wire(struct session *s);
 struct session *drafter_find(struct gr_drafter *d, uint64_t id);
 void drafter_free(struct gr_drafter *d, struct session *s);
+/* Whether the session has rounds that ask for trees. */
+void drafter_in_rounds(struct gr_drafter *d, struct session *s, bool in_rounds);
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
 /* Less is done than was asked for: told and counted. detail may be NULL. */
 void drafter_fall_back(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail);

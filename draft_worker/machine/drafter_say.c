@@ -37,8 +37,6 @@ void drafter_send_resync(struct gr_drafter *d, struct session *s)
     end_frame(d, s, n);
 }
 
-#define TREE_TIME_WEIGHT (1.0 / 16) /* of the latest tree in the moving average */
-
 static uint16_t time_flags(uint64_t took_ns)
 {
     const uint64_t units = took_ns > 0 ? GR_MAX(took_ns / GR_FRAME_DRAFT_UNIT_NS, 1ull) : 0;
@@ -69,20 +67,13 @@ static bool send_draft(struct gr_drafter *d, struct session *s, const struct sen
     return true;
 }
 
-/* Of a tree that took ns. */
-static void note_tree_time(struct gr_drafter *d, uint64_t ns)
-{
-    const double weight = d->tree_ns == 0.0 ? 1.0 : TREE_TIME_WEIGHT;
-    d->tree_ns += weight * ((double)ns - d->tree_ns);
-}
-
 void drafter_send_tree(struct gr_drafter *d, struct session *s, uint64_t now_ns)
 {
     const uint64_t took_ns = now_ns - GR_MIN(s->owed.asked_ns, now_ns);
     if (!send_draft(d, s, &s->owed.grown, (uint16_t)(time_flags(took_ns) | s->owed.ahead))) {
         return;
     }
-    note_tree_time(d, took_ns);
+    gr_tree_times_note(&d->tree_times, GR_MAX(d->n_in_rounds, 1), took_ns);
     s->n_round++;
     s->draft_ns += s->owed.compute_ns;
     s->host_ns += now_ns - s->owed.asked_ns - GR_MIN(s->owed.compute_ns, now_ns - s->owed.asked_ns);

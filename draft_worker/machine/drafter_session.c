@@ -14,8 +14,15 @@ struct session *drafter_find(struct gr_drafter *d, uint64_t id)
     return NULL;
 }
 
+void drafter_in_rounds(struct gr_drafter *d, struct session *s, bool in_rounds)
+{
+    d->n_in_rounds += in_rounds - s->in_rounds;
+    s->in_rounds = in_rounds;
+}
+
 void drafter_free(struct gr_drafter *d, struct session *s)
 {
+    drafter_in_rounds(d, s, false);
     if (s->job.in_flight) {
         s->closing = true;
         return;
