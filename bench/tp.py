@@ -127,7 +127,8 @@ def layout(b, args, geometry, name, target, draft, mode):
     size = ("--max-tokens", "64", "--reps", "1") if args.quick else ("--max-tokens", "256", "--reps", "3")
     got = b.run("e2e", "--geometry", geometry, "--target-device", target, "-tp", str(n_rank), "--draft-device", draft,
                 "--draft", HEAD, "--modes", mode, *size)
-    return [dict({"geometry": geometry, "layout": name, "GPUs": len(set(target.split(",")) | {draft})}, **r)
+    n_gpu = len(set(target.split(",")) | {draft})
+    return [dict({"geometry": geometry, "layout": name, "GPUs": n_gpu, "tok/s a GPU": round(r["tok/s"] / n_gpu, 1)}, **r)
             for r in got or []]
 
 

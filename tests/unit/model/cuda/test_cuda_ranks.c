@@ -1,7 +1,7 @@
 /* A model that several GPUs share out, each rank a thread with a GPU of its own: logits, features and greedy ids have
- * the bits of the model on one GPU. `test_cuda_ranks long N [GEOMETRY]`: N greedy tokens, and what a pass takes; `tiny`
- * for GEOMETRY: the smallest model with eight KV heads.
- * GRAFT_MODELS: the demo models' folder, where this is not the machine of the build. */
+ * the bits of the model on one GPU. `test_cuda_ranks long N [GEOMETRY [N_SEQ [SEED]]]`: N greedy tokens of N_SEQ
+ * sequences at a time (1), and what a pass takes; `tiny` for GEOMETRY: the smallest model with eight KV heads. SEED
+ * draws the prompts. GRAFT_MODELS: the demo models' folder, where this is not the machine of the build. */
 #include "tests/unit/model/cuda/rank_gpus.h"
 
 #include <setjmp.h>
@@ -267,7 +267,10 @@ static void test_memory_of_another(void **state)
 
 /* ---- many tokens, and time ---- */
 
-static int n_long;
+enum { LONG_SEQ_MAX = 16 };
+
+static int n_long, n_seq = 1; /* tokens, a multiple of n_seq; sequences at a time */
+static uint64_t seed_long = 9;
 
 /* Times mean nothing there, and cost many passes. */
 static bool is_soft(void)
@@ -291,27 +294,73 @@ static double time_pass(struct gr_lm *lm, int n_row)
     return best;
 }
 
-/* Greedy ids of n_long tokens after prompts. */
-static void run_long(struct gr_lm *lm, int n_rank, int32_t *ids)
+/* n_row rows of each of n_seq sequences from position `begin` on; each one's last row has logits. */
+static void run_crowd(struct gr_lm *lm, const int32_t *token, int begin, int n_row)
 {
-    enum { N_CTX = 1000 };
+    static int32_t block[GOLDEN_N_POOL], pos[GOLDEN_ROW_MAX], cell[GOLDEN_ROW_MAX], limit[GOLDEN_ROW_MAX];
+    static int32_t n_anc[GOLDEN_ROW_MAX], out_row[LONG_SEQ_MAX];
+    static int16_t anc[GOLDEN_ROW_MAX * GR_ATTN_ANC_MAX];
+    struct gr_attn_seq seq[LONG_SEQ_MAX];
+    const int n_block = GOLDEN_N_POOL / n_seq;
+    for (int i = 0; i < GOLDEN_N_POOL; i++) {
+        block[i] = (i * 37 + 5) % GOLDEN_N_POOL; /* as golden_run's */
+    }
+    for (int i = 0; i < n_seq * n_row; i++) {
+        const int32_t *own = block + i / n_row * n_block;
+        pos[i] = begin + i % n_row;
+        cell[i] = own[pos[i] / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + pos[i] % GR_KV_BLOCK_TOKENS;
+        limit[i] = pos[i] + 1;
+    }
+    for (int s = 0; s < n_seq; s++) {
+        const int row = s * n_row;
+        out_row[s] = row + n_row - 1;
+        seq[s] = (struct gr_attn_seq){.row0 = row,
+                                      .n_row = n_row,
+                                      .block = block + s * n_block,
+                                      .limit = limit + row,
+                                      .n_anc = n_anc + row,
+                                      .anc = anc + row * GR_ATTN_ANC_MAX};
+    }
+    const struct gr_batch b = {.n_row = n_seq * n_row,
+                               .n_seq = n_seq,
+                               .n_out = n_seq,
+                               .token = token,
+                               .pos = pos,
+                               .cell = cell,
+                               .seq = seq,
+                               .out_row = out_row};
+    assert_int_equal(gr_lm_forward(lm, &b), GR_OK);
+}
+
+/* Greedy ids of n_long tokens after prompts; a hash of all their logits. */
+static uint64_t run_long(struct gr_lm *lm, int n_rank, int32_t *ids)
+{
+    enum { N_LONG_PROMPT = 16 };
+    const int n_ctx = GR_MIN(1000, GOLDEN_N_POOL / n_seq * GR_KV_BLOCK_TOKENS);
+    uint64_t h = 1;
     double best = 1e30;
     for (int done = 0; done < n_long;) {
-        int32_t prompt[16];
-        random_tokens((uint64_t)done + 9, 16, lm->n_vocab, prompt);
-        golden_run(lm, prompt, 0, 16, 1, NULL);
-        for (int pos = 16; pos < N_CTX && done < n_long; pos++, done++) {
+        int32_t prompt[LONG_SEQ_MAX * N_LONG_PROMPT];
+        random_tokens(seed_long + (uint64_t)done, n_seq * N_LONG_PROMPT, lm->n_vocab, prompt);
+        run_crowd(lm, prompt, 0, N_LONG_PROMPT);
+        for (int pos = N_LONG_PROMPT; pos < n_ctx && done < n_long; pos++, done += n_seq) {
             const uint64_t begin = gr_clock_ns();
-            ids[done] = lm->kernels->argmax(lm->logits, lm->n_vocab, false);
-            golden_run(lm, &ids[done], pos, 1, 1, NULL);
+            for (int s = 0; s < n_seq; s++) {
+                const float *logits = lm->logits + (size_t)s * (size_t)lm->n_vocab_stride;
+                ids[done + s] = lm->kernels->argmax(logits, lm->n_vocab, false);
+                h = hash_words(h, logits, (size_t)lm->n_vocab * sizeof(float));
+            }
+            run_crowd(lm, &ids[done], pos, 1);
             best = GR_MIN(best, (double)(gr_clock_ns() - begin) * 1e-3);
         }
     }
-    print_message("# %s on %d ranks: %d tokens, one %.1f us", long_geometry, n_rank, n_long, best);
+    print_message("# %s on %d ranks: %d tokens, logits %016llx, one pass of %d sequences %.1f us", long_geometry,
+                  n_rank, n_long, (unsigned long long)h, n_seq, best);
     for (int n_row = 1; !is_soft() && n_row <= GOLDEN_ROW_MAX; n_row *= n_row < 16 ? 4 : 2) {
         print_message(", %d rows %.1f", n_row, time_pass(lm, n_row));
     }
     print_message("\n");
+    return h;
 }
 
 static void test_long(void **state)
@@ -322,18 +371,19 @@ static void test_long(void **state)
     if (tiny) {
         write_tiny(&f);
     }
-    const struct gr_llama_config c = tiny ? config_of_tiny(&f) : config_of(long_geometry);
+    struct gr_llama_config c = tiny ? config_of_tiny(&f) : config_of(long_geometry);
+    c.n_seq_max = n_seq;
     struct gr_lm *lm = NULL;
     int32_t *want = calloc((size_t)n_long, sizeof(*want)), *got = calloc((size_t)n_long, sizeof(*got));
     assert_true(want != NULL && got != NULL);
     assert_int_equal(gr_cuda_llama_create(&c, 0, NULL, NULL, &lm), GR_OK);
-    run_long(lm, 0, want);
+    const uint64_t logits = run_long(lm, 0, want);
     gr_lm_destroy(lm);
     for (int n = 2; n <= n_gpu; n *= 2) {
         struct rank_gpus r;
         lm = rank_gpus_open(&r, &c, n, part_max(&c));
         assert_non_null(lm);
-        run_long(lm, n, got);
+        assert_true(run_long(lm, n, got) == logits);
         assert_int_equal(rank_gpus_close(&r, lm), GR_OK);
         assert_memory_equal(got, want, (size_t)n_long * sizeof(*got));
     }
@@ -359,6 +409,10 @@ int main(int argc, char **argv)
     if (argc >= 3 && strcmp(argv[1], "long") == 0) {
         n_long = atoi(argv[2]);
         long_geometry = argc > 3 ? argv[3] : long_geometry;
+        n_seq = argc > 4 ? atoi(argv[4]) : 1;
+        seed_long = argc > 5 ? strtoull(argv[5], NULL, 10) : seed_long;
+        assert_in_range(n_seq, 1, LONG_SEQ_MAX);
+        n_long -= n_long % n_seq;
         return cmocka_run_group_tests(long_tests, NULL, NULL);
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
