@@ -5,6 +5,7 @@ usage: test_http.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -14,9 +15,9 @@ import struct
 import threading
 import time
 
-from harness import DRAFT, SLOW, TARGET, case, main, run, wait_for
+from harness import DRAFT, SLOW, TARGET, Skip, case, main, run, wait_for
 from endpoint import PROMPT, Endpoint
-from served import worker
+from served import Serve, worker
 
 FORM = ("--chat-template", "llama3")
 
@@ -427,6 +428,40 @@ def a_chat_fits_the_kv_pool():
         assert answer["usage"]["total_tokens"] == 8 * 16, answer
         refused = s.post("/v1/completions", {"prompt": "x", "max_tokens": 8 * 16}, status=400)
         assert refused["error"]["code"] == "context_length_exceeded", refused
+
+
+def port_8000_is_taken():
+    with contextlib.closing(socket.socket()) as c:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            c.bind(("127.0.0.1", 8000))
+        except OSError:
+            return True
+    return False
+
+
+def health_at(port):
+    """The status, None: nobody listens there."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20 * SLOW)) as c:
+        try:
+            c.request("GET", "/health")
+            return c.getresponse().status
+        except ConnectionRefusedError:
+            return None
+
+
+@case
+def an_endpoint_is_at_port_8000_where_a_model_is_named():
+    if port_8000_is_taken():
+        raise Skip("somebody else has port 8000")
+    with Serve("--model", TARGET, spawn=False, http_as_it_is=True) as s:
+        assert "serving target at http://127.0.0.1:8000/v1\n" in s.log(), s.log()
+        assert health_at(8000) == 503
+    with Serve(spawn=False, http_as_it_is=True) as s:
+        assert "http" not in s.log(), s.log()
+        assert health_at(8000) is None
+    with Serve("--model", TARGET, "--http", "off", spawn=False) as s:
+        assert "http" not in s.log() and health_at(8000) is None, s.log()
 
 
 @case
