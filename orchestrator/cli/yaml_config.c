@@ -50,7 +50,8 @@ static bool is_section(const struct gr_option_table *t, const char *name)
     return false;
 }
 
-/* Where two rows have the key, the one that the command takes. */
+/* Where two rows have the key, the one that the command takes; of those that it does not take the first, which is a
+ * list where one of them is. */
 static bool find(const struct gr_option_values *v, const char *section, const char *name, struct key *key_out)
 {
     const struct gr_option_table *t = v->table;

@@ -149,6 +149,8 @@ def a_named_model_is_started_under_its_name():
             wait_for(lambda: health(s)[0] == 200, 60)
             assert list(models(s)) == ["mine"] and [w["model"] for w in s.list()["workers"]] == ["mine"], s.list()
             assert text_at(s, model="mine") == text_of(TARGET)
+            s.graft("wait", "--config", config)  # who takes no model reads the list over
+            one_line(s.graft("session", "open", "--config", config, "--prompt", "x", status=2), "a single value is wanted", "model")
 
 
 if __name__ == "__main__":
