@@ -37,6 +37,7 @@ enum gr_command {
 #define GR_SERVE_ADDRESS "127.0.0.1:5055" /* where `graft serve` listens, and clients ask, unless told otherwise */
 #define GR_ANSWERS_MAX 16                 /* of one prompt, in a run */
 #define GR_STOP_STRING_MAX 8              /* stop strings of a turn */
+#define GR_SERVED_MODEL_MAX 16            /* models that `graft serve` serves */
 #define GR_SPIN_AUTO (-1)                 /* --spin-ms: by device and number of CPUs */
 
 /* Values of the CHOICE rows of these names, in the order of their choices; GR_UNSET: none was given. test_options holds

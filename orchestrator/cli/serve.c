@@ -14,6 +14,7 @@
 #include "orchestrator/server/keeper.h"
 #include "orchestrator/cli/remote.h"
 #include "orchestrator/cli/serve_http.h"
+#include "orchestrator/cli/serve_models.h"
 #include "orchestrator/cli/spawn.h"
 #include "orchestrator/cli/yaml_config.h"
 #include "transport/connect/cluster.h"
@@ -40,6 +41,7 @@
 
 struct serve {
     struct gr_options o;
+    struct gr_serve_models models;
     struct gr_plan plan;
     struct gr_hub *hub;
     struct gr_desk *desk;
@@ -418,7 +420,7 @@ static enum gr_status start(struct serve *s)
     GR_TRY(gr_children_init(&s->children, key_hex)); /* a long journal takes time, and signals wait meanwhile */
     GR_TRY(open_journal(s));
     GR_TRY(open_door(s, key));
-    GR_TRY(gr_serve_http_open(&s->http, &s->o, gr_hub_orch(s->hub), s->desk, s->keeper));
+    GR_TRY(gr_serve_http_open(&s->http, &s->o, &s->models, gr_hub_orch(s->hub), s->desk, s->keeper));
     GR_TRY(watch_all(s));
     tell_wanted(s);
     if (s->o.spawn) {
@@ -597,6 +599,9 @@ int gr_command_serve(int argc, char **argv)
     int status = gr_options_load(&s.o, argc, argv, &yaml);
     if (status < 0 && s.o.make_key != NULL) {
         status = gr_key_make_file(s.o.make_key) == GR_OK ? 0 : 1;
+    }
+    if (status < 0 && gr_serve_models_read(&s.o, &s.models) != GR_OK) {
+        status = GR_EXIT_USAGE;
     }
     if (status < 0 && s.o.supervise && !gr_supervise_is_child()) {
         status = gr_supervise_run(

@@ -4,8 +4,10 @@
 #include "common/base/log.h"
 #include "common/rules/kv_block.h"
 #include "orchestrator/cli/plan.h"
+#include "orchestrator/cli/serve_models.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define HTTP_ADDRESS "127.0.0.1:8000" /* where a model is named, and nothing said */
 
@@ -34,19 +36,26 @@ static void restore_one(void *ctx, const struct gr_kept_answer *a)
     gr_front_restore(((struct gr_serve_http *)ctx)->front, a, gr_clock_ns());
 }
 
+static const char *fleet_name(void *ctx, const struct gr_served *m)
+{
+    const struct gr_serve_http *h = ctx;
+    const struct gr_home *home = &h->homes.home[m - h->served];
+    return home->foreign ? NULL : home->name;
+}
+
 static const char *address_of(const struct gr_options *o)
 {
     const bool said = o->values.source[GR_OPTION_http] != GR_FROM_DEFAULT;
-    return said ? o->http : o->model != NULL ? HTTP_ADDRESS : NULL;
+    return said ? o->http : o->models.n > 0 ? HTTP_ADDRESS : NULL;
 }
 
 /* What an answer is where its request says nothing: as a client's that names no option. */
-static enum gr_status choose_base(const struct gr_options *o, struct gr_wishes *out)
+static enum gr_status choose_base(const struct gr_options *o, const char *model, struct gr_wishes *out)
 {
     struct gr_options run;
     struct gr_plan plan;
     gr_options_default(&run, GR_CMD_RUN);
-    run.model = o->model;
+    run.model = model;
     run.disable_specpv = o->disable_specpv;
     run.disable_multi_token = o->disable_multi_token;
     GR_TRY(gr_plan_remote(&run, &plan));
@@ -85,47 +94,68 @@ static struct gr_http_config config_of(const struct gr_serve_http *h, const stru
                                    .idle_ns = (uint64_t)o->http_idle_timeout};
 }
 
-static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o, const char *address)
+static enum gr_status open_models(struct gr_serve_http *h, const struct gr_options *o,
+                                  const struct gr_serve_models *models)
 {
+    for (; h->n_served < models->n; h->n_served++) {
+        const struct gr_serve_model *m = &models->model[h->n_served];
+        const struct gr_served_config c = {
+            .name = m->name[0] != '\0' ? m->name : NULL, .path = m->path, .chat_template = o->chat_template};
+        GR_TRY(gr_served_open(&c, &h->served[h->n_served]));
+    }
+    gr_homes_begin(&h->homes, h->served, h->n_served);
+    return GR_OK;
+}
+
+static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o, const struct gr_serve_models *models,
+                            const char *address)
+{
+    GR_TRY(check_tls(o));
+    GR_TRY(open_models(h, o, models));
     const struct gr_front_config front = {.ctx = h,
                                           .say = say,
                                           .leave = leave,
                                           .first_client = GR_CLIENT_MAX,
                                           .grace_ns = (uint64_t)o->resume_grace,
                                           .served = h->served,
-                                          .n_served = 1,
+                                          .n_served = h->n_served,
+                                          .fleet_name = fleet_name,
                                           .find_past = h->keeper != NULL ? find_past : NULL,
                                           .adopt = adopt};
-    const struct gr_served_config served = {
-        .name = o->served_model_name, .path = o->model, .chat_template = o->chat_template};
-    GR_TRY(check_tls(o));
-    GR_TRY(gr_served_open(&served, &h->served[0]));
-    h->n_served = 1;
-    GR_TRY(choose_base(o, &h->base));
+    GR_TRY(choose_base(o, models->model[0].path, &h->base));
     GR_TRY(gr_front_create(&front, &h->front));
     const struct gr_http_config c = config_of(h, o, address);
     return gr_http_create(&c, &h->http);
 }
 
-enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o, struct gr_orch *orch,
-                                  struct gr_desk *desk, const struct gr_keeper *keeper)
+static void tell_serving(const struct gr_serve_http *h, const struct gr_options *o)
+{
+    fprintf(stderr, "serving ");
+    for (int i = 0; i < h->n_served; i++) {
+        fprintf(stderr, "%s%s", i > 0 ? ", " : "", h->served[i].name);
+    }
+    fprintf(stderr, " at %s://%s/v1\n", o->tls_cert != NULL ? "https" : "http", gr_http_address(h->http));
+}
+
+enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o,
+                                  const struct gr_serve_models *models, struct gr_orch *orch, struct gr_desk *desk,
+                                  const struct gr_keeper *keeper)
 {
     const char *address = address_of(o);
     *h = (struct gr_serve_http){.desk = desk, .orch = orch, .keeper = keeper, .due_ns = UINT64_MAX};
     if (address == NULL) {
         return GR_OK;
     }
-    if (o->model == NULL) {
+    if (models->n == 0) {
         log_error("--http %s: which model is served? Give --model DIR, whose tokenizer and chat template are read here",
                   address);
         return GR_EINVAL;
     }
-    GR_TRY(start(h, o, address));
+    GR_TRY(start(h, o, models, address));
     if (keeper != NULL) {
         gr_keeper_each_answer(keeper, h, restore_one);
     }
-    fprintf(stderr, "serving %s at %s://%s/v1\n", h->served[0].name, o->tls_cert != NULL ? "https" : "http",
-            gr_http_address(h->http));
+    tell_serving(h, o);
     return GR_OK;
 }
 
@@ -174,7 +204,21 @@ static uint32_t context_of(const struct gr_worker_info *w)
     return w->n_block > 0 ? (uint32_t)GR_MIN((uint64_t)w->n_ctx_max, n_pool) : w->n_ctx_max;
 }
 
-/* Targets whose tokenizer is the served one's. */
+/* A target counts for each model that it serves; false: it serves none. */
+static bool count_target(const struct gr_serve_http *h, const struct gr_worker_info *w, struct gr_http_state *s)
+{
+    bool serves = false;
+    for (int i = 0; i < h->n_served; i++) {
+        if (gr_homes_fit(&h->homes, i, w)) {
+            s->model[i].n_target++;
+            s->model[i].n_ctx = GR_MAX(s->model[i].n_ctx, context_of(w));
+            s->n_ctx = GR_MAX(s->n_ctx, s->model[i].n_ctx);
+            serves = true;
+        }
+    }
+    return serves;
+}
+
 static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
 {
     struct gr_http_state s = {.n_draft = gr_orch_n_worker(h->orch, GR_WORKER_DRAFT),
@@ -184,14 +228,12 @@ static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         struct gr_worker_status status;
         const struct gr_worker_info *w = gr_orch_worker(h->orch, i, &status);
-        const bool fits = w != NULL && w->role == GR_WORKER_TARGET && !status.leaving &&
-                          (w->tokenizer_fingerprint == 0 || w->tokenizer_fingerprint == h->served[0].fingerprint);
         if (w != NULL) {
             s.worker[s.n_worker++] =
                 (struct gr_http_worker){.number = i + 1, .role = w->role, .n_slot = w->n_slot, .status = status};
         }
-        s.n_target += fits;
-        s.n_ctx = fits ? GR_MAX(s.n_ctx, context_of(w)) : s.n_ctx;
+        const bool is_target = w != NULL && w->role == GR_WORKER_TARGET && !status.leaving;
+        s.n_target += is_target && count_target(h, w, &s);
     }
     for (int i = GR_SESSION_WAITING; i <= GR_SESSION_CLOSING; i++) {
         s.n_session[i] = gr_orch_n_in_state(h->orch, (enum gr_session_state)i);
@@ -210,6 +252,7 @@ void gr_serve_http_run(struct gr_serve_http *h, bool draining, uint64_t now_ns)
     if (h->http == NULL) {
         return;
     }
+    gr_homes_look(&h->homes, h->orch);
     h->due_ns = gr_front_run(h->front, now_ns);
     const struct gr_http_state s = look(h, draining);
     gr_http_tell(h->http, &s);

@@ -1,8 +1,10 @@
-/* The endpoint of `graft serve': the model that it serves, its requests as clients of the desk, and its threads. */
+/* The endpoint of `graft serve': the models that it serves, its requests as clients of the desk, and its threads. */
 #ifndef GR_ORCHESTRATOR_CLI_SERVE_HTTP_H
 #define GR_ORCHESTRATOR_CLI_SERVE_HTTP_H
 
 #include "common/options/options.h"
+#include "orchestrator/cli/serve_models.h"
+#include "orchestrator/http/homes.h"
 #include "orchestrator/http/server.h"
 #include "orchestrator/server/desk.h"
 #include "orchestrator/server/hub.h"
@@ -16,8 +18,9 @@ struct gr_serve_http {
     struct gr_desk *desk;           /* borrowed */
     struct gr_orch *orch;           /* borrowed */
     const struct gr_keeper *keeper; /* borrowed; NULL: there is no journal */
-    struct gr_served served[GR_HTTP_MODEL_MAX];
+    struct gr_served served[GR_SERVED_MODEL_MAX];
     int n_served;
+    struct gr_homes homes;
     struct gr_wishes base;
     struct gr_front *front;
     struct gr_http *http;
@@ -32,8 +35,8 @@ void gr_serve_http_reload(struct gr_serve_http *h);
 /* By --http: opened where a model is named, unless it is off. The desk has the journal's sessions already, and their
  * clients can come back to them. */
 GR_NODISCARD enum gr_status gr_serve_http_open(struct gr_serve_http *h, const struct gr_options *o,
-                                               struct gr_orch *orch, struct gr_desk *desk,
-                                               const struct gr_keeper *keeper);
+                                               const struct gr_serve_models *models, struct gr_orch *orch,
+                                               struct gr_desk *desk, const struct gr_keeper *keeper);
 /* Readable when a request has come; -1: there is no endpoint. */
 int gr_serve_http_fd(const struct gr_serve_http *h);
 /* With so many workers it is ready. */

@@ -50,16 +50,21 @@ static bool is_section(const struct gr_option_table *t, const char *name)
     return false;
 }
 
-static bool find(const struct gr_option_table *t, const char *section, const char *name, struct key *key_out)
+/* Where two rows have the key, the one that the command takes; of those that it does not take the first, which is a
+ * list where one of them is. */
+static bool find(const struct gr_option_values *v, const char *section, const char *name, struct key *key_out)
 {
+    const struct gr_option_table *t = v->table;
+    bool found = false;
     for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
         const bool is_switch = names(r->yaml_switch, section, name);
-        if (is_switch || names(r->yaml, section, name)) {
+        const bool is_key = is_switch || names(r->yaml, section, name);
+        if (is_key && (!found || gr_option_is_for(r, v->called->command))) {
             *key_out = (struct key){r, is_switch};
-            return true;
+            found = true;
         }
     }
-    return false;
+    return found;
 }
 
 /* ---- what is not known ---- */
@@ -236,7 +241,7 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         if (name == NULL) {
             return complain(path, key, "unknown key", "(not a word)");
         }
-        if (!find(v->table, section, name, &k)) {
+        if (!find(v, section, name, &k)) {
             return unknown_key(v->table, path, key, section, name);
         }
         if (seen_before(doc, map, p, name)) {

@@ -545,6 +545,25 @@ static bool is_harmless(const char *harmless, const json_t *v)
     return found;
 }
 
+/* Names the values that are done; where there are none, that the field is to be left out. */
+static enum gr_status refuse_value(const struct reading *d, const struct field *f)
+{
+    json_t *all = json_loads(f->harmless, 0, NULL);
+    char values[128] = "";
+    size_t i, n = 0;
+    json_t *one;
+    json_array_foreach(all, i, one)
+    {
+        char *text = json_dumps(one, JSON_ENCODE_ANY | JSON_COMPACT);
+        n += (size_t)snprintf(values + n, sizeof(values) - n, "%s%s", i > 0 ? " or " : "", text != NULL ? text : "?");
+        GR_ASSERT(n < sizeof(values)); /* the table's are short */
+        free(text);
+    }
+    json_decref(all);
+    return n > 0 ? BAD(d, "%s is done as %s alone: leave it out, or say so", f->name, values)
+                 : BAD(d, "%s is not done: leave it out", f->name);
+}
+
 static enum gr_status read_field(struct reading *d, const struct field *f, const json_t *v)
 {
     void *member = (char *)d->r + f->at;
@@ -560,7 +579,7 @@ static enum gr_status read_field(struct reading *d, const struct field *f, const
     case TAKEN_AS_IT_IS:
         return GR_OK;
     case NOT_DONE:
-        return is_harmless(f->harmless, v) ? GR_OK : BAD(d, "%s is not done with this value", f->name);
+        return is_harmless(f->harmless, v) ? GR_OK : refuse_value(d, f);
     }
     return GR_EINVAL;
 }

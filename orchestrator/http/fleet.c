@@ -9,11 +9,13 @@ static json_t *number(uint64_t n)
     return json_integer((json_int_t)n);
 }
 
-static json_t *models_json(const struct gr_served *served, int n_served)
+static json_t *models_json(const struct gr_http_state *s, const struct gr_served *served, int n_served)
 {
     json_t *all = json_array();
     for (int i = 0; i < n_served; i++) {
-        json_array_append_new(all, json_pack("{s:s, s:b}", "id", served[i].name, "chat", served[i].chat.form != NULL));
+        json_array_append_new(all, json_pack("{s:s, s:b, s:i, s:i}", "id", served[i].name, "chat",
+                                             served[i].chat.form != NULL, "targets", (int)s->model[i].n_target,
+                                             "max_model_len", (int)s->model[i].n_ctx));
     }
     return all;
 }
@@ -78,7 +80,7 @@ static json_t *totals_json(const struct gr_totals *t)
 char *gr_fleet_json(const struct gr_http_state *s, const struct gr_served *served, int n_served)
 {
     json_t *root = json_pack("{s:s, s:b, s:i, s:o, s:o, s:o, s:o}", "version", GR_VERSION, "draining", s->draining,
-                             "max_model_len", (int)s->n_ctx, "models", models_json(served, n_served), "workers",
+                             "max_model_len", (int)s->n_ctx, "models", models_json(s, served, n_served), "workers",
                              workers_json(s), "sessions", sessions_json(s), "totals", totals_json(&s->totals));
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);

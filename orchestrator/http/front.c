@@ -185,7 +185,13 @@ static uint64_t owner_number(const struct gr_api_owner *owner)
 /* Answers to one prompt share its KV, where the first is open. */
 static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t now_ns)
 {
-    const struct gr_job *j = a->job;
+    struct gr_job *j = a->job;
+    const char *name = f->c.fleet_name(f->c.ctx, j->model);
+    if (name == NULL) {
+        gr_tell_failed(j, 503, "no target that is here has the model's tokenizer: try again later");
+        let_go(f, a);
+        return;
+    }
     const struct gr_ask_prompt *p = &j->ask.prompt[a->index / j->ask.n_each];
     int32_t segments[2] = {0, (int32_t)p->n_ids};
     struct gr_msg m = {.type = GR_MSG_OPEN};
@@ -195,7 +201,7 @@ static void open_answer(struct gr_front *f, struct gr_job_answer *a, uint64_t no
     m.open.ids.n = p->n_ids;
     m.open.segments.p = segments;
     m.open.segments.n = 2;
-    snprintf(m.open.model, sizeof(m.open.model), "%s", j->model->named ? j->model->name : "");
+    snprintf(m.open.model, sizeof(m.open.model), "%s", name);
     gr_wishes_copy(&m.open.wishes, &j->ask.wishes);
     m.open.wishes.turn.max_tokens = p->max_tokens;
     m.open.wishes.owner = owner_number(&j->owner);
@@ -288,9 +294,11 @@ static void on_finished(struct gr_front *f, struct gr_job_answer *a, const struc
     }
 }
 
+/* The endpoint serves the model that is named (readers.c): that no target has it yet is no error of who asks. */
 static int refusal_status(uint32_t code)
 {
-    const bool is_ours = code == (uint32_t)-GR_EDRAINING || code == (uint32_t)-GR_EIO || code == (uint32_t)-GR_ENOMEM;
+    const bool is_ours = code == (uint32_t)-GR_EDRAINING || code == (uint32_t)-GR_EIO || code == (uint32_t)-GR_ENOMEM ||
+                         code == (uint32_t)-GR_ENOTFOUND;
     return code == (uint32_t)-GR_AGAIN ? 429 : is_ours ? 503 : 400;
 }
 

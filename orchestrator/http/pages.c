@@ -20,14 +20,25 @@ static char *dump(json_t *root)
     return text;
 }
 
-/* 200 when a target is there; drafters only make answers faster. */
+/* Does each served model have a target? */
+static bool all_have_targets(const struct gr_page_fleet *f)
+{
+    bool all = true;
+    for (int i = 0; i < f->n_served; i++) {
+        all = all && f->state->model[i].n_target > 0;
+    }
+    return all;
+}
+
+/* 200 when a target of a served model is there: what it serves is served. Drafters only make answers faster. */
 static char *make_health(const struct gr_page_fleet *f, int *http_status, const char **type)
 {
     const struct gr_http_state *s = f->state;
-    const char *status = s->draining        ? "draining"
-                         : s->n_target == 0 ? "no target"
-                         : s->n_draft == 0  ? "no drafter"
-                                            : "ok";
+    const char *status = s->draining            ? "draining"
+                         : s->n_target == 0     ? "no target"
+                         : !all_have_targets(f) ? "a model without target"
+                         : s->n_draft == 0      ? "no drafter"
+                                                : "ok";
     (void)type;
     *http_status = s->draining || s->n_target == 0 ? 503 : 200;
     return dump(
@@ -39,7 +50,7 @@ static char *make_ready(const struct gr_page_fleet *f, int *http_status, const c
 {
     const struct gr_http_state *s = f->state;
     const uint32_t n_target_wanted = GR_MAX(s->n_target_wanted, 1u);
-    const bool all = s->n_target >= n_target_wanted && s->n_draft >= s->n_draft_wanted;
+    const bool all = s->n_target >= n_target_wanted && s->n_draft >= s->n_draft_wanted && all_have_targets(f);
     (void)type;
     *http_status = all && !s->draining ? 200 : 503;
     return dump(json_pack("{s:s, s:i, s:i, s:i, s:i}", "status",
@@ -62,7 +73,8 @@ static char *make_models(const struct gr_page_fleet *f, int *http_status, const 
     (void)http_status, (void)type;
     for (int i = 0; i < f->n_served; i++) {
         const struct gr_served *m = &f->served[i];
-        const int n_ctx = f->state->n_ctx > 0 ? (int)f->state->n_ctx : m->hf.max_pos;
+        const uint32_t n_fleet = f->state->model[i].n_ctx;
+        const int n_ctx = n_fleet > 0 ? (int)n_fleet : m->hf.max_pos;
         json_array_append_new(data, json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", m->name, "object", "model", "created",
                                               (json_int_t)m->created_s, "owned_by", "graft", "max_model_len", n_ctx));
     }

@@ -41,18 +41,31 @@ static const struct gr_served *find_model(const struct gr_readers *r, const char
     return NULL;
 }
 
+/* Those that find room, with commas between them. */
+static void list_models(const struct gr_readers *r, char *text, size_t cap)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < r->c.n_served && n < cap; i++) {
+        n += (size_t)snprintf(text + n, cap - n, "%s%s", i > 0 ? ", " : "", r->c.served[i].name);
+    }
+}
+
 static enum gr_status choose_model(const struct gr_readers *r, const char *name, const struct gr_served **out,
                                    struct gr_api_error *e)
 {
+    char served[128];
     *out = find_model(r, name);
     if (*out != NULL) {
         return GR_OK;
     }
+    list_models(r, served, sizeof(served));
     if (name == NULL) {
-        return gr_api_refuse(e, 400, "model", "model is missing, and %d are served; /v1/models lists them",
-                             r->c.n_served);
+        return gr_api_refuse(e, 400, "model", "model is missing, and there are %d (/v1/models): %s", r->c.n_served,
+                             served);
     }
-    (void)gr_api_refuse(e, 404, "model", "The model `%.100s` does not exist; %s is served", name, r->c.served[0].name);
+    (void)gr_api_refuse(e, 404, "model", "The model `%.100s` does not exist; what is served (/v1/models): %s", name,
+                        served);
     e->code = "model_not_found";
     return GR_EINVAL;
 }

@@ -25,8 +25,10 @@ void gr_http_tell(struct gr_http *h, const struct gr_http_state *s)
 
 static uint32_t longest_context(void *ctx, const struct gr_served *model)
 {
+    const struct gr_http *h = ctx;
     const struct gr_http_state s = gr_http_state_of(ctx);
-    return s.n_ctx > 0 ? s.n_ctx : (uint32_t)model->hf.max_pos;
+    const uint32_t n_ctx = s.model[model - h->c.served].n_ctx;
+    return n_ctx > 0 ? n_ctx : (uint32_t)model->hf.max_pos;
 }
 
 /* ---- who is too slow ---- */

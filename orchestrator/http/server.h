@@ -4,10 +4,9 @@
 #ifndef GR_ORCHESTRATOR_HTTP_SERVER_H
 #define GR_ORCHESTRATOR_HTTP_SERVER_H
 
+#include "common/options/options.h"
 #include "orchestrator/http/front.h"
 #include "orchestrator/machine/orch.h"
-
-#define GR_HTTP_MODEL_MAX 16 /* models that are served */
 
 struct gr_http;
 
@@ -18,11 +17,18 @@ struct gr_http_worker {
     struct gr_worker_status status;
 };
 
+/* The targets of a served model. */
+struct gr_http_model {
+    uint32_t n_target;
+    uint32_t n_ctx; /* of the one that has most; 0: there is none */
+};
+
 /* What the orchestrator's thread knows of the fleet. */
 struct gr_http_state {
-    uint32_t n_target, n_draft;
-    uint32_t n_target_wanted, n_draft_wanted; /* with so many it is ready; at least one target */
-    uint32_t n_ctx;                           /* of the target that has most; 0: there is none */
+    struct gr_http_model model[GR_SERVED_MODEL_MAX]; /* of each that is served, in their order */
+    uint32_t n_target, n_draft;                      /* targets: of served models */
+    uint32_t n_target_wanted, n_draft_wanted;        /* with so many it is ready; at least one target of each model */
+    uint32_t n_ctx;                                  /* the longest of theirs */
     bool draining;
     uint32_t n_running, n_waiting; /* turns */
     uint32_t n_session[GR_SESSION_CLOSING + 1];

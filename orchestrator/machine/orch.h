@@ -257,6 +257,8 @@ const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t wo
 uint32_t gr_orch_n_refused(const struct gr_orch *o);
 /* Workers of a role that have joined and are not leaving; those that are drained count. */
 uint32_t gr_orch_n_worker(const struct gr_orch *o, enum gr_worker_role role);
+/* The model that targets call so, also while they are away. False: none has, or all have left in order. */
+bool gr_orch_model(const struct gr_orch *o, const char *name, uint64_t *fingerprint_out);
 
 /* Does what time brings: pings, silent workers, session_ttl, queue_timeout; lets go of workers that leave. Returns when
  * to call again at the latest (UINT64_MAX: not before something happens). Messages that have arrived are handed in

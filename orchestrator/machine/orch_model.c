@@ -8,14 +8,21 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct orch_name *find_name(struct gr_orch *o, const char *name)
+/* Its place; -1: nobody has given this name. */
+static int place_of_name(const struct gr_orch *o, const char *name)
 {
     for (int i = 0; i < o->models.n; i++) {
         if (strcmp(o->models.name[i].text, name) == 0) {
-            return &o->models.name[i];
+            return i;
         }
     }
-    return NULL;
+    return -1;
+}
+
+static struct orch_name *find_name(struct gr_orch *o, const char *name)
+{
+    const int i = place_of_name(o, name);
+    return i >= 0 ? &o->models.name[i] : NULL;
 }
 
 static bool runs(const struct worker *w, uint64_t fingerprint)
@@ -103,6 +110,13 @@ void orch_model_leave(struct gr_orch *o, const struct gr_worker_info *info)
         struct orch_name *n = &o->models.name[i];
         n->has_left = n->has_left || n->fingerprint == info->model_fingerprint;
     }
+}
+
+bool gr_orch_model(const struct gr_orch *o, const char *name, uint64_t *fingerprint_out)
+{
+    const int i = place_of_name(o, name);
+    *fingerprint_out = i >= 0 ? o->models.name[i].fingerprint : 0;
+    return i >= 0 && !o->models.name[i].has_left;
 }
 
 /* ---- which one a session has ---- */

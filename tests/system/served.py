@@ -33,16 +33,17 @@ class Folder:
 
 
 class Serve:
-    """A running `graft serve`; with workers unless spawn is False. before: the command that starts it, if another one does."""
+    """A running `graft serve`; with workers unless spawn is False. before: the command that starts it, if another one does.
+    Without an endpoint, unless the arguments name one, or http_as_it_is lets the default be."""
 
-    def __init__(self, *args, spawn=True, draft=True, control="127.0.0.1:0", folder=None, before=()):
+    def __init__(self, *args, spawn=True, draft=True, control="127.0.0.1:0", folder=None, before=(), http_as_it_is=False):
         self.folder = folder or Folder()
         ready = self.folder.path("ready")
         if os.path.exists(ready):
             os.remove(ready)
         if spawn:
             args += ("--spawn", "--model", TARGET) + (("--draft", DRAFT) if draft else ())
-        if "--http" not in args:
+        if "--http" not in args and not http_as_it_is:
             args += ("--http", "off")
         self.err = open(self.folder.path("serve.err"), "w+", encoding="utf-8")
         self.p = subprocess.Popen([*before, GRAFT, "serve", "--control", control, "--ready-file", ready, *args],

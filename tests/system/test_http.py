@@ -5,6 +5,7 @@ usage: test_http.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -14,9 +15,9 @@ import struct
 import threading
 import time
 
-from harness import DRAFT, SLOW, TARGET, case, main, run, wait_for
+from harness import DRAFT, SLOW, TARGET, Skip, case, main, run, wait_for
 from endpoint import PROMPT, Endpoint
-from served import worker
+from served import Serve, worker
 
 FORM = ("--chat-template", "llama3")
 
@@ -113,21 +114,24 @@ def log_probabilities_travel_with_their_text():
 @case
 def what_is_refused_is_told_by_its_name():
     with Endpoint() as s:
-        for body, status, param in (
+        for body, status, param, *words in (  # words: the limit, or what is done
                 ({"foo": 1}, 400, "foo"),
-                ({"n": "2"}, 400, "n"), ({"n": 0}, 400, "n"), ({"n": 129}, 400, "n"),
-                ({"temperature": "NaN"}, 400, "temperature"), ({"temperature": 1e9}, 400, "temperature"),
-                ({"top_p": 0}, 400, "top_p"), ({"logprobs": 6}, 400, "logprobs"), ({"max_tokens": 0}, 400, "max_tokens"),
-                ({"max_tokens": 16777216}, 400, "max_tokens"), ({"min_tokens": 17}, 400, "min_tokens"),
-                ({"stop": ""}, 400, "stop"), ({"stop": [""]}, 400, "stop"), ({"stop": ["a"] * 9}, 400, "stop"),
-                ({"echo": True}, 400, "echo"), ({"suffix": "x"}, 400, "suffix"), ({"best_of": 2}, 400, "best_of"),
+                ({"n": "2"}, 400, "n"), ({"n": 0}, 400, "n", "1 to 128"), ({"n": 129}, 400, "n", "1 to 128"),
+                ({"temperature": "NaN"}, 400, "temperature"), ({"temperature": 1e9}, 400, "temperature", "0 to 100"),
+                ({"top_p": 0}, 400, "top_p", "above 0", "at most 1"), ({"logprobs": 6}, 400, "logprobs", "0 to 5"),
+                ({"max_tokens": 0}, 400, "max_tokens", "1 to 16777216"),
+                ({"max_tokens": 16777216}, 400, "max_tokens", "32768"), ({"min_tokens": 17}, 400, "min_tokens", "16"),
+                ({"stop": ""}, 400, "stop"), ({"stop": [""]}, 400, "stop"), ({"stop": ["a"] * 9}, 400, "stop", "8"),
+                ({"echo": True}, 400, "echo", "false"), ({"suffix": "x"}, 400, "suffix", '""'), ({"best_of": 2}, 400, "best_of", "n"),
+                ({"response_format": {"type": "json_object"}}, 400, "response_format", '{"type":"text"}'),
+                ({"prompt_logprobs": 1}, 400, "prompt_logprobs", "leave it out"), ({"cache_salt": "x" * 257}, 400, "cache_salt", "256"),
                 ({"logit_bias": {"x": 1}}, 400, "logit_bias"), ({"logit_bias": {"99999999": 1}}, 400, "logit_bias"),
                 ({"stop_token_ids": [-1]}, 400, "stop_token_ids"), ({"stop_token_ids": [10 ** 9]}, 400, "stop_token_ids"),
                 ({"prompt": []}, 400, "prompt"), ({"prompt": [[]]}, 400, "prompt"), ({"prompt": [-1]}, 400, "prompt"),
                 ({"prompt": [2 ** 63]}, 400, None), ({"prompt": [1.5]}, 400, "prompt"), ({"prompt": 7}, 400, "prompt"),
                 ({"prompt": [10 ** 8]}, 400, "prompt"), ({"prompt": "x" * 400000}, 400, "prompt"),
                 ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
-                ({"model": "another"}, 404, "model")):
+                ({"model": "another"}, 404, "model", "target")):
             for stream in (False, True):
                 if stream and "stream_options" in body:
                     continue
@@ -135,6 +139,7 @@ def what_is_refused_is_told_by_its_name():
                 error = answer["error"]
                 assert got == status and set(error) == {"message", "type", "param", "code"}, (body, got, answer)
                 assert error["param"] == param and len(error["message"]) < 400, (body, error)
+                assert all(w in error["message"] for w in words), (words, error)
         for body in ({"user": "x"}, {"echo": False, "best_of": 1, "suffix": None}, {"stop": None}, {"stop": []},
                      {"seed": -1, "temperature": 1}, {"seed": 2 ** 63 - 1}, {"top_k": -1}, {"use_beam_search": False}):
             s.complete(**body)
@@ -427,6 +432,40 @@ def a_chat_fits_the_kv_pool():
         assert answer["usage"]["total_tokens"] == 8 * 16, answer
         refused = s.post("/v1/completions", {"prompt": "x", "max_tokens": 8 * 16}, status=400)
         assert refused["error"]["code"] == "context_length_exceeded", refused
+
+
+def port_8000_is_taken():
+    with contextlib.closing(socket.socket()) as c:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            c.bind(("127.0.0.1", 8000))
+        except OSError:
+            return True
+    return False
+
+
+def health_at(port):
+    """The status, None: nobody listens there."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20 * SLOW)) as c:
+        try:
+            c.request("GET", "/health")
+            return c.getresponse().status
+        except ConnectionRefusedError:
+            return None
+
+
+@case
+def an_endpoint_is_at_port_8000_where_a_model_is_named():
+    if port_8000_is_taken():
+        raise Skip("somebody else has port 8000")
+    with Serve("--model", TARGET, spawn=False, http_as_it_is=True) as s:
+        assert "serving target at http://127.0.0.1:8000/v1\n" in s.log(), s.log()
+        assert health_at(8000) == 503
+    with Serve(spawn=False, http_as_it_is=True) as s:
+        assert "http" not in s.log(), s.log()
+        assert health_at(8000) is None
+    with Serve("--model", TARGET, "--http", "off", spawn=False) as s:
+        assert "http" not in s.log() and health_at(8000) is None, s.log()
 
 
 @case

@@ -158,6 +158,32 @@ def a_key_is_revoked_while_a_stream_runs():
 
 
 @case
+def keys_take_turns_in_the_queue():
+    """One slot, which is taken; then one key has five requests there, and after them another has two."""
+    folder = Folder()
+    keys = write(folder, "keys", f"{ALICE} alice\n{BOB} bob\n")
+    served = []
+    with Endpoint("--api-key-file", keys, "--sessions", "1", folder=folder, key=ALICE, draft=False) as s, \
+            contextlib.ExitStack() as stack:
+        def ask(key):
+            s.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 60, "temperature": 0, "ignore_eos": True},
+                   headers={"Authorization": f"Bearer {key}"})
+            served.append(key)
+        running, r = s.open("POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True})
+        stack.callback(running.close)
+        assert r.readline().startswith(b"data: ")
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(7))
+        asked = []
+        for n, key in enumerate(5 * [ALICE] + 2 * [BOB], 1):
+            asked.append(pool.submit(ask, key))
+            wait_for(lambda n=n: s.metrics()["graft_num_requests_waiting"] == n)
+        running.close()
+        for a in asked:
+            a.result(60 * SLOW)
+        assert len(served) == 7 and served[:4].count(BOB) == 2, [k.split("-")[1] for k in served]
+
+
+@case
 def what_is_wrong_is_told_at_the_start():
     folder = Folder()
     keys = write(folder, "keys", f"{ALICE}\n")

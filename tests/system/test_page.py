@@ -66,7 +66,8 @@ def the_fleet_is_told_with_its_load_and_acceptance():
     with Endpoint() as s:
         _, told, r = s.ask("GET", "/v1/graft/fleet")
         assert r.getheader("Cache-Control") == "no-store", r.getheaders()
-        assert told["models"] == [{"id": "target", "chat": False}] and not told["draining"], told
+        model = {"id": "target", "chat": False, "targets": 1, "max_model_len": told["max_model_len"]}
+        assert told["models"] == [model] and not told["draining"], told
         assert {w["role"] for w in told["workers"]} == {"target", "draft"} and told["totals"]["rounds"] == 0, told
         used = s.complete(max_tokens=40, num_speculative_tokens=8)["metrics"]["speculative_decoding"]
         told = s.ask("GET", "/v1/graft/fleet")[1]

@@ -174,6 +174,35 @@ static void test_values_out_of_range(void **state)
     }
 }
 
+/* Who is refused is told what would be taken. */
+static void test_what_is_done_is_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *field, *param, *words;
+    } cases[] = {
+        {"\"n\": 129", "n", "1 to 128"},
+        {"\"temperature\": 1e9", "temperature", "0 to 100"},
+        {"\"logprobs\": 6", "logprobs", "0 to 5"},
+        {"\"num_speculative_tokens\": 64", "num_speculative_tokens", "0 to 63"},
+        {"\"specpv\": \"x\"", "specpv", "off, lossy, exact or auto"},
+        {"\"echo\": true", "echo", "echo is done as false alone"},
+        {"\"suffix\": \"x\"", "suffix", "done as \"\" alone"},
+        {"\"length_penalty\": 2", "length_penalty", "1 or 1.0"},
+        {"\"response_format\": {\"type\": \"json_object\"}", "response_format", "{\"type\":\"text\"}"},
+        {"\"prompt_logprobs\": 1", "prompt_logprobs", "prompt_logprobs is not done: leave it out"},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        refused(GR_API_COMPLETIONS, with(cases[i].field), cases[i].param);
+        if (strstr(e.message, cases[i].words) == NULL) {
+            fail_msg("`%s' is not in: %s", cases[i].words, e.message);
+        }
+    }
+    refused(GR_API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\"}",
+            "tool_choice");
+    assert_non_null(strstr(e.message, "\"none\" or \"auto\""));
+}
+
 static void test_values_that_are_taken(void **state)
 {
     (void)state;
@@ -329,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_prompts_of_four_forms),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_values_out_of_range),
+        cmocka_unit_test(test_what_is_done_is_told),
         cmocka_unit_test(test_values_that_are_taken),
         cmocka_unit_test(test_what_makes_sense_together),
         cmocka_unit_test(test_bodies_that_are_none),

@@ -56,6 +56,15 @@ static void leave(void *ctx, uint32_t client)
     fail();
 }
 
+static const char *fleet_name_is = "the fleet's";
+
+static const char *fleet_name(void *ctx, const struct gr_served *m)
+{
+    (void)ctx;
+    assert_ptr_equal(m, &served);
+    return fleet_name_is;
+}
+
 static bool adopt(void *ctx, uint32_t client, uint64_t session)
 {
     (void)ctx;
@@ -95,7 +104,8 @@ static struct gr_front *make(void)
                                       .first_client = CLIENT,
                                       .grace_ns = 1000,
                                       .served = &served,
-                                      .n_served = 1};
+                                      .n_served = 1,
+                                      .fleet_name = fleet_name};
     struct gr_front *f = NULL;
     said.n = 0;
     assert_int_equal(gr_front_create(&c, &f), GR_OK);
@@ -230,6 +240,7 @@ static enum gr_status refuse(void *ctx, uint32_t client, const struct gr_msg *m,
     (void)ctx;
     const struct gr_msg error = {.type = GR_MSG_ERROR, .error = {.code = (uint32_t)-refusing.why, .text = "why"}};
     assert_int_equal(m->type, GR_MSG_OPEN);
+    assert_string_equal(m->open.model, fleet_name_is);
     gr_front_on_msg(refusing.f, client, &error, now_ns);
     return GR_OK;
 }
@@ -254,8 +265,10 @@ static void test_a_refusal(void **state)
     static const struct {
         enum gr_status why;
         int http_status;
-    } refusals[] = {{GR_EINVAL, 400}, {GR_AGAIN, 429}, {GR_EDRAINING, 503}, {GR_EIO, 503}, {GR_ENOMEM, 503}};
-    const struct gr_front_config c = {.say = refuse, .first_client = CLIENT, .grace_ns = 1000};
+    } refusals[] = {{GR_EINVAL, 400}, {GR_AGAIN, 429},  {GR_EDRAINING, 503},
+                    {GR_EIO, 503},    {GR_ENOMEM, 503}, {GR_ENOTFOUND, 503}};
+    const struct gr_front_config c = {
+        .say = refuse, .fleet_name = fleet_name, .first_client = CLIENT, .grace_ns = 1000};
     assert_int_equal(gr_front_create(&c, &refusing.f), GR_OK);
     for (size_t i = 0; i < GR_ARRAY_LEN(refusals); i++) {
         char text[4096];
@@ -267,6 +280,24 @@ static void test_a_refusal(void **state)
         assert_non_null(strstr(text, "\"message\":\"why\""));
         gr_stream_drop(reader);
     }
+    gr_front_destroy(refusing.f);
+}
+
+/* Targets are there, and none has its tokenizer: the desk is not asked. */
+static void test_foreign_targets(void **state)
+{
+    (void)state;
+    char text[4096];
+    struct gr_stream_head head;
+    const struct gr_front_config c = {.fleet_name = fleet_name, .first_client = CLIENT, .grace_ns = 1000};
+    assert_int_equal(gr_front_create(&c, &refusing.f), GR_OK);
+    fleet_name_is = NULL;
+    struct gr_stream *reader = ask(refusing.f);
+    fleet_name_is = "the fleet's";
+    assert_int_equal(gr_stream_head(reader, &head), 503);
+    (void)read_more(reader, text);
+    assert_non_null(strstr(text, "tokenizer"));
+    gr_stream_drop(reader);
     gr_front_destroy(refusing.f);
 }
 
@@ -312,6 +343,7 @@ int main(void)
                                        cmocka_unit_test(test_an_end),
                                        cmocka_unit_test(test_a_failure_is_final),
                                        cmocka_unit_test(test_a_refusal),
+                                       cmocka_unit_test(test_foreign_targets),
                                        cmocka_unit_test(test_when_to_come_back)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
