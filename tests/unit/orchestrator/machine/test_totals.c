@@ -29,6 +29,7 @@ static void test_rounds(void **state)
     assert_int_equal(t.num_drafts, 1);
     assert_int_equal(t.num_draft_tokens, 8);
     assert_int_equal(t.num_accepted_tokens, 3);
+    assert_true(t.accepted_per_position[0] == 1 && t.accepted_per_position[2] == 1 && t.accepted_per_position[3] == 0);
     assert_int_equal(t.wait_ns, 600000);
     assert_int_equal(t.draft_round_trip.sum_ns, 300000); /* of rounds with a tree */
     assert_int_equal(t.late_trees, 1);
@@ -90,6 +91,8 @@ static void test_turns_end_once(void **state)
     assert_int_equal(n, 4);
     assert_true(t->generation_tokens >= 5 && t->prompt_tokens >= 9);
     assert_true(t->first_token.sum_ns >= 6 * GR_MS); /* two turns had tokens, after 3 and 4 ms */
+    assert_true(t->prefill.sum_ns >= 6 * GR_MS && t->prefill.sum_ns <= t->first_token.sum_ns);
+    assert_int_equal(t->decode.sum_ns, GR_MS); /* one of them had tokens twice */
     destroy_fleet(f);
 }
 
