@@ -48,6 +48,8 @@ def completions_are_what_a_run_gives():
         assert s.post("/tokenize", {"prompt": "messages"})["count"] > 0  # no conversation
         back = s.post("/detokenize", {"tokens": ids["tokens"]})["prompt"]
         assert back.endswith(PROMPT), back
+        told = s.post("/detokenize", {"tokens": ids["tokens"], "foo": 1}, status=400)["error"]
+        assert told["param"] == "foo" and "foo" in told["message"], told
         many = s.complete(prompt=[PROMPT, "class Stack:"], n=2)
         assert [c["index"] for c in many["choices"]] == [0, 1, 2, 3], many
         assert many["choices"][0]["text"] == many["choices"][1]["text"] == want["text"], many
