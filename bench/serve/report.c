@@ -110,6 +110,7 @@ static void add_own(json_t *o, const struct gr_report_on *r)
                                         [GR_ANSWER_EVENT] = "errors_event",     [GR_ANSWER_CUT] = "errors_cut",
                                         [GR_ANSWER_TIMEOUT] = "errors_timeout", [GR_ANSWER_FORM] = "errors_form"};
     add_number(o, "longest_gap_ms", r->tally->longest_gap_ms);
+    add_number(o, "median_longest_gap_ms", r->tally->median_longest_gap_ms);
     add_number(o, "max_ttft_ms", r->tally->max_ttft_ms);
     add_number(o, "decode_tokens_per_second", r->tally->decode_tokens_per_second);
     for (int i = GR_ANSWER_CONNECT; i < GR_N_ANSWER_END; i++) {

@@ -272,7 +272,8 @@ static void test_tally(void **state)
     assert_true(fabs(t.decode_tokens_per_second - 2.0) < 1e-9); /* 2 tokens in a second; one piece has no rate */
     assert_true(fabs(t.e2el.mean - 10000.0 / 3.0) < 1e-6);
     assert_true(fabs(t.client_queue_time.mean - 1000.0 / 3.0) < 1e-6);
-    assert_true(fabs(t.longest_gap_ms - 500.0) < 1e-6); /* of whole answers */
+    assert_true(fabs(t.longest_gap_ms - 500.0) < 1e-6);        /* of whole answers */
+    assert_true(fabs(t.median_longest_gap_ms - 375.0) < 1e-6); /* of two: one piece has no gap */
     assert_true(fabs(t.max_ttft_ms - 3000.0) < 1e-6);
     assert_int_equal(t.max_concurrent_requests, 2); /* the third begins as the first ends */
 }
