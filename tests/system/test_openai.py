@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from endpoint import PROMPT, Endpoint
-from harness import SLOW, TARGET, case, main, wait_for
+from harness import SLOW, TARGET, Skip, case, main, wait_for
 from served import Folder, worker
 
 CLIENTS = os.environ.get("GRAFT_TEST_CLIENTS", os.path.expanduser("~/.cache/graft/clients"))
@@ -236,8 +236,7 @@ def keys_are_asked_for():
 def curl_streams_without_waiting():
     """As the documentation says it: -N, and a body by --json's older form."""
     if not shutil.which("curl"):
-        print("# curl is not installed: not run", flush=True)
-        return
+        raise Skip("curl is not installed")
     with asked() as (s, _):
         body = json.dumps({"prompt": PROMPT, "temperature": 0, "max_tokens": 16, "stream": True})
         done = subprocess.run(["curl", "-sSN", f"http://127.0.0.1:{s.port}/v1/completions", "-H", "Content-Type: application/json",
