@@ -162,7 +162,7 @@ static struct gr_usage usage_of(const struct gr_job *j)
             u.accepted_per_position[k] += a->metrics.accepted_per_position[k];
         }
     }
-    u.num_spec_tokens = j->ask.wishes.want_draft ? j->ask.wishes.n_node : 0;
+    u.num_spec_tokens = gr_ask_spec_tokens(&j->ask);
     return u;
 }
 
