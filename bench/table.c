@@ -303,6 +303,26 @@ void gr_table_number(struct gr_table *t, double value, int n_digit)
     end_text_cell(t);
 }
 
+void gr_table_numbers(struct gr_table *t, const double *value, int n, int n_digit)
+{
+    char text[GR_TABLE_LIST_MAX * 32];
+    size_t len = 0;
+    json_t *list = is_json(t) ? json_array() : NULL;
+    GR_ASSERT(n <= GR_TABLE_LIST_MAX);
+    text[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        char one[32];
+        snprintf(one, sizeof(one), "%.*f", n_digit, value[i]);
+        json_array_append_new(list, json_rounded(one));
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%.30s", i > 0 ? " " : "", one);
+    }
+    if (is_json(t)) {
+        put_json(t, list);
+        return;
+    }
+    gr_table_text(t, text);
+}
+
 void gr_table_mean(struct gr_table *t, const double *sample, int n, int n_digit)
 {
     char text[64];

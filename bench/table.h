@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #define GR_TABLE_COLUMN_MAX 64 /* columns of a table, at most */
+#define GR_TABLE_LIST_MAX 64   /* numbers of a cell */
 
 struct json_t;
 
@@ -42,6 +43,8 @@ void gr_table_begin(struct gr_table *t, enum gr_table_format format, FILE *out, 
 void gr_table_text(struct gr_table *t, const char *text);
 /* NaN and infinity are empty cells. */
 void gr_table_number(struct gr_table *t, double value, int n_digit);
+/* A list: an array in JSON, with spaces between them elsewhere; at most GR_TABLE_LIST_MAX. */
+void gr_table_numbers(struct gr_table *t, const double *value, int n, int n_digit);
 void gr_table_none(struct gr_table *t);
 /* mean +- stddev over n samples */
 void gr_table_mean(struct gr_table *t, const double *sample, int n, int n_digit);

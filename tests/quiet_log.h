@@ -11,5 +11,8 @@ extern char log_count_last[1024];
 /* The same of fall-backs alone. */
 extern int log_fallback_n;
 extern char log_fallback_last[1024];
+/* How many lines since log_forget() have these words; of more than 64 KiB of lines the first. */
+int log_n_with(const char *words);
+void log_forget(void);
 
 #endif

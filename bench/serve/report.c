@@ -78,6 +78,16 @@ static void add_latencies(json_t *o, const struct gr_tally *t)
     add_spread(o, "client_queue_time", &t->client_queue_time);
 }
 
+/* Shares of the trees. */
+static json_t *per_position(const struct gr_spec_counts *a, const struct gr_spec_counts *b, double drafts)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < b->n_position; i++) {
+        json_array_append_new(list, json_real((b->accepted_per_position[i] - a->accepted_per_position[i]) / drafts));
+    }
+    return list;
+}
+
 /* Differences of counters that other clients may have moved, too. */
 static void add_speculation(json_t *o, const struct gr_spec_counts *a, const struct gr_spec_counts *b)
 {
@@ -90,6 +100,8 @@ static void add_speculation(json_t *o, const struct gr_spec_counts *a, const str
     json_object_set_new(o, "spec_decode_num_drafts", any ? json_integer((json_int_t)drafts) : json_null());
     json_object_set_new(o, "spec_decode_draft_tokens", any ? json_integer((json_int_t)tokens) : json_null());
     json_object_set_new(o, "spec_decode_accepted_tokens", any ? json_integer((json_int_t)accepted) : json_null());
+    json_object_set_new(o, "spec_decode_per_position_acceptance_rates",
+                        any && b->n_position > 0 ? per_position(a, b, drafts) : json_null());
 }
 
 static void add_own(json_t *o, const struct gr_report_on *r)
@@ -98,6 +110,7 @@ static void add_own(json_t *o, const struct gr_report_on *r)
                                         [GR_ANSWER_EVENT] = "errors_event",     [GR_ANSWER_CUT] = "errors_cut",
                                         [GR_ANSWER_TIMEOUT] = "errors_timeout", [GR_ANSWER_FORM] = "errors_form"};
     add_number(o, "longest_gap_ms", r->tally->longest_gap_ms);
+    add_number(o, "median_longest_gap_ms", r->tally->median_longest_gap_ms);
     add_number(o, "max_ttft_ms", r->tally->max_ttft_ms);
     add_number(o, "decode_tokens_per_second", r->tally->decode_tokens_per_second);
     for (int i = GR_ANSWER_CONNECT; i < GR_N_ANSWER_END; i++) {
@@ -121,12 +134,24 @@ json_t *gr_report_make(const struct gr_report_on *r)
 
 /* ---- what is written ---- */
 
+static void print_numbers(struct gr_table *t, const json_t *list)
+{
+    double x[GR_SPEC_POSITION_MAX];
+    const int n = GR_MIN((int)json_array_size(list), GR_SPEC_POSITION_MAX);
+    for (int i = 0; i < n; i++) {
+        x[i] = json_number_value(json_array_get(list, (size_t)i));
+    }
+    gr_table_numbers(t, x, n, 3);
+}
+
 static void print_value(struct gr_table *t, const json_t *value)
 {
     if (json_is_string(value)) {
         gr_table_text(t, json_string_value(value));
     } else if (json_is_number(value)) {
         gr_table_number(t, json_number_value(value), json_is_integer(value) ? 0 : 3);
+    } else if (json_is_array(value)) {
+        print_numbers(t, value);
     } else {
         gr_table_none(t);
     }

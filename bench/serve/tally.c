@@ -68,6 +68,12 @@ static bool queue_of(const struct gr_answer *a, double *out)
     return true;
 }
 
+static bool longest_gap_of(const struct gr_answer *a, double *out)
+{
+    *out = 1e-9 * (double)a->longest_gap_ns;
+    return a->longest_gap_ns != 0;
+}
+
 static struct gr_spread spread(const struct gr_answer *answer, int n, figure_fn *figure, double *scratch)
 {
     size_t n_sample = 0;
@@ -154,6 +160,7 @@ enum gr_status gr_tally_make(const struct gr_answer *answer, int n, struct gr_ga
     t.tpot = spread(answer, n, tpot_of, scratch);
     t.e2el = spread(answer, n, e2el_of, scratch);
     t.client_queue_time = spread(answer, n, queue_of, scratch);
+    t.median_longest_gap_ms = spread(answer, n, longest_gap_of, scratch).median;
     t.decode_tokens_per_second = mean_decode_rate(answer, n);
     t.itl = gr_spread_of(gaps->s, gaps->n);
     free(scratch);

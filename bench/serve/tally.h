@@ -20,7 +20,8 @@ struct gr_tally {
     int max_concurrent_requests;
     struct gr_spread ttft, tpot, itl, e2el, client_queue_time;
     double longest_gap_ms, max_ttft_ms; /* over all answers that are whole */
-    double decode_tokens_per_second;    /* from the first piece to the last one; the mean of the same answers */
+    double median_longest_gap_ms;    /* each answer's longest gap: far below the longest of all, one stream starved */
+    double decode_tokens_per_second; /* from the first piece to the last one; the mean of the same answers */
 };
 
 /* gaps->s is sorted. GR_ENOMEM. */

@@ -118,6 +118,11 @@ void gr_log_about(const struct gr_log_subject *subject)
     about = subject != NULL ? *subject : (struct gr_log_subject){0};
 }
 
+struct gr_log_subject gr_log_subject_now(void)
+{
+    return about;
+}
+
 void gr_log_set_level(enum gr_log_level level)
 {
     atomic_store(&log_level, (int)level);

@@ -33,6 +33,8 @@ struct gr_log_subject {
 };
 /* What this thread's lines are about from now on, for keys of JSON lines. NULL: nothing. */
 void gr_log_about(const struct gr_log_subject *subject);
+/* What they are about, for who says one line about something else in between. */
+struct gr_log_subject gr_log_subject_now(void);
 /* While it is hushed nothing is logged, whatever the level: for a program whose parent has told already what it would
  * say. */
 void gr_log_hush(bool hushed);

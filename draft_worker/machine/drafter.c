@@ -195,6 +195,7 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     uint32_t peer = 0;
     const struct gr_wishes *w = &m->attach.wishes;
     struct session *s = find_slot(d, m->session);
+    gr_log_about(&(struct gr_log_subject){.session = m->session, .epoch = m->attach.epoch});
     forget_waiting(d, m->session); /* an earlier one of the same session */
     if (s == NULL) {
         free_orphan(d);
@@ -290,9 +291,8 @@ static void pong(struct gr_drafter *d)
     d->io.send_msg(d->io.ctx, &m);
 }
 
-void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t now_ns)
+static void take_msg(struct gr_drafter *d, const struct gr_msg *m)
 {
-    (void)now_ns;
     switch (m->type) {
     case GR_MSG_ATTACH:
         if (d->draining) {
@@ -313,6 +313,15 @@ void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t no
         drafter_send_error(d, m->session, GR_EPROTO, "this message is not for a drafter");
         return;
     }
+}
+
+void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t now_ns)
+{
+    (void)now_ns;
+    const struct session *s = drafter_find(d, m->session);
+    gr_log_about(&(struct gr_log_subject){.session = m->session, .epoch = s != NULL ? s->epoch : 0});
+    take_msg(d, m);
+    gr_log_about(NULL);
 }
 
 void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *transport, uint64_t now_ns)
@@ -381,6 +390,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
     attach_waiting(d);
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct session *s = &d->session[i];
+        drafter_log_about(s);
         if (s->state != DRAFT_FREE && s->resync_due) {
             drafter_send_resync(d, s);
         }
@@ -391,6 +401,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
         drafter_send_taken(d, s);
         tell_troubles(d, s);
     }
+    gr_log_about(NULL);
     return d->job_in_flight ? UINT64_MAX : drafter_start_job(d, now_ns);
 }
 

@@ -489,6 +489,26 @@ static enum gr_status on_features(struct gr_drafter *d, struct session *s, const
     return GR_OK;
 }
 
+static enum gr_status take_frame(struct gr_drafter *d, struct session *s, const struct gr_frame_header *h,
+                                 const uint8_t *frame, size_t len, uint64_t now_ns)
+{
+    switch (h->type) {
+    case GR_FRAME_VERDICT:
+        return on_verdict(d, s, h, frame, len, now_ns);
+    case GR_FRAME_DELTA:
+        return on_delta(d, s, h, frame, len, now_ns);
+    case GR_FRAME_DESYNC:
+        return on_desync(d, s, h, frame, len);
+    case GR_FRAME_COST:
+        return on_cost(d, s, h, frame, len);
+    case GR_FRAME_FEATURES:
+        return on_features(d, s, h, frame, len);
+    default:
+        log_error("peer %u sent a frame of type %u to a drafter", s->peer, h->type);
+        return GR_EPROTO;
+    }
+}
+
 enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,
                                    uint64_t now_ns)
 {
@@ -502,19 +522,8 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
     /* The features of a prompt may come after the first VERDICT: they are no price of decoding. */
     const bool of_prompt = h.type == GR_FRAME_FEATURES && h.base_len < (uint32_t)s->wire.len0;
     drafter_count_wire(s, of_prompt ? 0 : len);
-    switch (h.type) {
-    case GR_FRAME_VERDICT:
-        return on_verdict(d, s, &h, frame, len, now_ns);
-    case GR_FRAME_DELTA:
-        return on_delta(d, s, &h, frame, len, now_ns);
-    case GR_FRAME_DESYNC:
-        return on_desync(d, s, &h, frame, len);
-    case GR_FRAME_COST:
-        return on_cost(d, s, &h, frame, len);
-    case GR_FRAME_FEATURES:
-        return on_features(d, s, &h, frame, len);
-    default:
-        log_error("peer %u sent a frame of type %u to a drafter", peer, h.type);
-        return GR_EPROTO;
-    }
+    gr_log_about(&(struct gr_log_subject){.session = h.session, .epoch = h.epoch, .round = h.round});
+    const enum gr_status st = take_frame(d, s, &h, frame, len, now_ns);
+    gr_log_about(NULL);
+    return st;
 }

@@ -269,6 +269,8 @@ void drafter_free(struct gr_drafter *d, struct session *s);
 void drafter_in_rounds(struct gr_drafter *d, struct session *s, bool in_rounds);
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
 /* Less is done than was asked for: told and counted. detail may be NULL. */
+/* This thread's lines are about it from now on (gr_log_about). */
+void drafter_log_about(const struct session *s);
 void drafter_fall_back(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail);
 /* The same of what meets every session alike: counted for each, told the first time, the 10th, the 100th of all. */
 void drafter_fall_back_all(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail);

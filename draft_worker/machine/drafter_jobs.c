@@ -424,6 +424,7 @@ void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint
     }
     d->counters.n_job++;
     for (int i = 0; i < job->n_seq; i++) {
+        drafter_log_about(&d->session[job->seq[i].session]);
         if (job->status != GR_OK) {
             struct session *s = &d->session[job->seq[i].session];
             if (!s->closing) { /* else it was detached, and may be attached anew in another slot */
@@ -435,4 +436,5 @@ void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint
         }
         finish_seq(d, &job->seq[i], job->compute_ns, now_ns);
     }
+    gr_log_about(NULL);
 }

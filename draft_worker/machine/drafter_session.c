@@ -1,4 +1,5 @@
 /* A session that the drafter follows: found, cut, extended, freed. Everything above stands on this. */
+#include "common/base/log.h"
 #include "common/rules/hash.h"
 #include "draft_worker/machine/drafter_internal.h"
 
@@ -134,15 +135,29 @@ void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status c
     d->io.send_msg(d->io.ctx, &m);
 }
 
+void drafter_log_about(const struct session *s)
+{
+    gr_log_about(&(struct gr_log_subject){.session = s->id, .epoch = s->epoch, .round = s->owed.round});
+}
+
+static void tell_fallback(struct gr_fallbacks *where, const struct session *s, enum gr_fallback reason,
+                          const char *detail)
+{
+    const struct gr_log_subject before = gr_log_subject_now();
+    drafter_log_about(s);
+    gr_fall_back(where, reason, s->id, 0, detail);
+    gr_log_about(&before);
+}
+
 void drafter_fall_back(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail)
 {
     d->counters.n_fallback++;
-    gr_fall_back(&s->fallbacks, reason, s->id, 0, detail);
+    tell_fallback(&s->fallbacks, s, reason, detail);
 }
 
 void drafter_fall_back_all(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail)
 {
     d->counters.n_fallback++;
     s->fallbacks.n_untold++;
-    gr_fall_back(&d->fallbacks, reason, s->id, 0, detail);
+    tell_fallback(&d->fallbacks, s, reason, detail);
 }

@@ -29,6 +29,11 @@ struct gr_ask_limits {
 GR_NODISCARD enum gr_status gr_ask_make(const struct gr_api_request *r, const struct gr_served *model,
                                         const struct gr_ask_limits *limits, struct gr_ask *out, struct gr_api_error *e);
 void gr_ask_finish(struct gr_ask *a); /* zeroed is legal */
+/* Most tokens of a tree; 0: none is asked for. */
+static inline uint32_t gr_ask_spec_tokens(const struct gr_ask *a)
+{
+    return a->wishes.want_draft ? a->wishes.n_node : 0;
+}
 /* Text or a conversation as ids; *ids_out is the caller's. Also for /tokenize. */
 GR_NODISCARD enum gr_status gr_ask_text_ids(const struct gr_served *model, const char *text, size_t len, bool special,
                                             int32_t **ids_out, uint32_t *n_out, struct gr_api_error *e);

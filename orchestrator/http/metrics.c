@@ -123,6 +123,20 @@ static void write_pings(const struct source *from)
     each_worker(from, read_ping);
 }
 
+#define USUAL_POSITIONS 8 /* which always have a sample; trees are rarely deeper */
+
+static void write_positions(const struct source *from)
+{
+    for (int i = 0; i < GR_NODE_MAX; i++) {
+        char position[16];
+        const uint64_t n = from->s->totals.accepted_per_position[i];
+        snprintf(position, sizeof(position), "%d", i);
+        if (i < USUAL_POSITIONS || n > 0) {
+            count(from, position, NULL, n);
+        }
+    }
+}
+
 static void write_bytes(const struct source *from)
 {
     for (int i = 0; i < GR_TOTALS_TRANSPORTS; i++) {

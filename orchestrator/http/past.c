@@ -45,6 +45,7 @@ static json_t *note_json(const struct gr_job *j)
                   "stop_ids", gr_ids_json(w->stop_ids.id, (size_t)w->stop_ids.n));
     if (root != NULL) {
         json_object_set_new(root, "value_rows", json_integer(w->n_logprob));
+        json_object_set_new(root, "spec_tokens", json_integer(gr_ask_spec_tokens(&j->ask)));
         put_digest(root, "owner", j->owner.digest, sizeof(j->owner.digest));
     }
     if (root != NULL && j->once.asked) {
@@ -152,17 +153,22 @@ static bool take_ask(const json_t *root, uint32_t n_prompt_ids, struct gr_ask *a
 {
     const json_t *ids = json_object_get(root, "stop_ids");
     struct gr_turn_wishes *w = &a->wishes.turn;
-    int64_t max_tokens = 0, min_tokens = 0, n_row = 0;
+    int64_t max_tokens = 0, min_tokens = 0, n_row = 0, n_node = 0;
     a->prompt = calloc(1, sizeof(*a->prompt));
     if (a->prompt == NULL || !number(root, "max_tokens", 1, 1 << 24, &max_tokens) ||
         !number(root, "min_tokens", 0, 1 << 24, &min_tokens) ||
         !number(root, "value_rows", 0, GR_LOGPROB_ROW, &n_row) || json_array_size(ids) > GR_STOP_ID_MAX) {
         return false;
     }
+    if (json_object_get(root, "spec_tokens") != NULL && !number(root, "spec_tokens", 0, GR_NODE_MAX, &n_node)) {
+        return false; /* a note of an earlier build has none */
+    }
     a->n_prompt = a->n_each = 1;
     a->prompt[0] = (struct gr_ask_prompt){.n_ids = n_prompt_ids, .max_tokens = (uint32_t)max_tokens};
     w->min_tokens = (uint32_t)min_tokens;
     w->n_logprob = (uint32_t)n_row;
+    a->wishes.want_draft = n_node > 0;
+    a->wishes.n_node = (uint32_t)n_node;
     for (size_t i = 0; i < json_array_size(ids); i++) {
         w->stop_ids.id[w->stop_ids.n++] = (int32_t)json_integer_value(json_array_get(ids, i));
     }

@@ -1,6 +1,7 @@
 #include "orchestrator/http/readers.h"
 
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 #include "orchestrator/http/ids_json.h"
 
 #include <jansson.h>
@@ -81,6 +82,11 @@ static void fill_reply(struct gr_job *j)
     snprintf(j->reply.id, sizeof(j->reply.id), "%s-%s", chat ? "chatcmpl" : "cmpl", j->names.request_id);
 }
 
+static void let_pass(const char *unknown)
+{
+    log_warn("a request has the field `%s', which neither OpenAI nor vLLM define; it is not looked at", unknown);
+}
+
 static enum gr_status parse(const struct gr_readers *r, enum gr_api_endpoint endpoint, const struct work *w,
                             struct gr_api_request *out, struct gr_api_error *e)
 {
@@ -88,7 +94,7 @@ static enum gr_status parse(const struct gr_readers *r, enum gr_api_endpoint end
     GR_TRY(
         gr_api_request_parse(endpoint, w->asked.body.p, w->asked.body.len, r->c.unknown_pass ? unknown : NULL, out, e));
     if (r->c.unknown_pass && unknown[0] != '\0') {
-        log_warn("a request has the field `%s', which neither OpenAI nor vLLM define; it is not looked at", unknown);
+        let_pass(unknown);
     }
     return GR_OK;
 }
@@ -194,6 +200,26 @@ static enum gr_status decode(const json_t *list, const struct gr_served *model, 
     return st;
 }
 
+/* vLLM has no other fields there. */
+static enum gr_status check_names(const struct gr_readers *r, json_t *root, struct gr_api_error *e)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach(root, name, v)
+    {
+        char shown[GR_API_PARAM_MAX];
+        if (strcmp(name, "model") == 0 || strcmp(name, "tokens") == 0) {
+            continue;
+        }
+        gr_utf8_show(name, strlen(name), shown, sizeof(shown));
+        if (!r->c.unknown_pass) {
+            return gr_api_refuse(e, 400, shown, "Unrecognized request argument supplied: %.60s", shown);
+        }
+        let_pass(shown);
+    }
+    return GR_OK;
+}
+
 static enum gr_status detokenize(const struct gr_readers *r, const struct work *w, struct gr_api_error *e)
 {
     const struct gr_served *model = NULL;
@@ -202,6 +228,7 @@ static enum gr_status detokenize(const struct gr_readers *r, const struct work *
     const json_t *list = json_object_get(root, "tokens");
     enum gr_status st =
         root != NULL ? GR_OK : gr_api_refuse(e, 400, NULL, "the body is not JSON in UTF-8: line %d", error.line);
+    st = st == GR_OK ? check_names(r, root, e) : st;
     st = st == GR_OK ? choose_model(r, json_string_value(json_object_get(root, "model")), &model, e) : st;
     if (st == GR_OK && !json_is_array(list)) {
         st = gr_api_refuse(e, 400, "tokens", "tokens must be an array of token ids");

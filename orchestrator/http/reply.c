@@ -162,14 +162,42 @@ static json_t *usage_json(const struct gr_usage *u)
                      (json_int_t)u->cached_tokens);
 }
 
+static double ratio(uint64_t a, uint64_t b)
+{
+    return b > 0 ? (double)a / (double)b : 0.0;
+}
+
+/* Element i: trees of which i tokens were accepted; to the last one that has any. */
+static json_t *acceptance_histogram(const struct gr_usage *u)
+{
+    json_t *list = json_array();
+    uint64_t at_least = u->num_drafts;
+    for (int i = 0; at_least > 0; i++) {
+        const uint64_t more = i < GR_NODE_MAX ? u->accepted_per_position[i] : 0;
+        json_array_append_new(list, json_integer((json_int_t)(at_least - more)));
+        at_least = more;
+    }
+    return list;
+}
+
+/* vLLM's names of an answer's metrics, and after them graft's own. */
 static json_t *metrics_json(const struct gr_usage *u)
 {
-    return json_pack("{s:{s:I, s:I, s:I, s:f, s:I, s:I}}", "speculative_decoding", "num_drafts",
-                     (json_int_t)u->num_drafts, "num_draft_tokens", (json_int_t)u->num_draft_tokens,
-                     "num_accepted_tokens", (json_int_t)u->num_accepted_tokens, "mean_acceptance_length",
-                     u->num_drafts > 0 ? 1.0 + (double)u->num_accepted_tokens / (double)u->num_drafts : 0.0,
-                     "draft_ahead_verdicts", (json_int_t)u->draft_ahead_verdicts, "draft_ahead_hits",
-                     (json_int_t)u->draft_ahead_hits);
+    const double mean = u->num_drafts > 0 ? 1.0 + ratio(u->num_accepted_tokens, u->num_drafts) : 0.0;
+    json_t *spec = json_pack(
+        "{s:f, s:f, s:o, s:I, s:I, s:I, s:I}", "mean_acceptance_length", mean, "draft_acceptance_rate",
+        ratio(u->num_accepted_tokens, u->num_draft_tokens), "acceptance_histogram", acceptance_histogram(u),
+        "num_spec_steps", (json_int_t)u->num_drafts, "num_accepted_draft_tokens", (json_int_t)u->num_accepted_tokens,
+        "num_draft_tokens", (json_int_t)u->num_draft_tokens, "num_spec_tokens", (json_int_t)u->num_spec_tokens);
+    json_t *own = json_pack("{s:I, s:I, s:I, s:I}", "num_drafts", (json_int_t)u->num_drafts, "num_accepted_tokens",
+                            (json_int_t)u->num_accepted_tokens, "draft_ahead_verdicts",
+                            (json_int_t)u->draft_ahead_verdicts, "draft_ahead_hits", (json_int_t)u->draft_ahead_hits);
+    if (spec == NULL || json_object_update(spec, own) != 0) {
+        json_decref(spec);
+        spec = NULL;
+    }
+    json_decref(own);
+    return json_pack("{s:o}", "speculative_decoding", spec);
 }
 
 static json_t *choice_json(const struct gr_reply *r, const struct gr_reply_answer *a)

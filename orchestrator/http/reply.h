@@ -4,6 +4,7 @@
 #define GR_ORCHESTRATOR_HTTP_REPLY_H
 
 #include "common/rules/accept.h"
+#include "common/rules/token_tree.h"
 #include "orchestrator/answer/turn_text.h"
 #include "orchestrator/http/api_request.h"
 
@@ -22,8 +23,9 @@ struct gr_reply {
 struct gr_usage {
     uint64_t prompt_tokens, completion_tokens;
     uint64_t cached_tokens; /* of the prompts: not computed for this request */
-    /* Speculation, as vLLM's metrics name it. */
     uint64_t num_drafts, num_draft_tokens, num_accepted_tokens;
+    uint64_t accepted_per_position[GR_NODE_MAX];     /* trees of which more tokens than so many were accepted */
+    uint32_t num_spec_tokens;                        /* most tokens of a tree; 0: none is asked for */
     uint64_t draft_ahead_verdicts, draft_ahead_hits; /* as drafters told when they let go */
 };
 

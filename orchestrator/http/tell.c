@@ -158,7 +158,11 @@ static struct gr_usage usage_of(const struct gr_job *j)
         u.num_accepted_tokens += a->metrics.num_accepted_tokens;
         u.draft_ahead_verdicts += a->metrics.draft_ahead_verdicts;
         u.draft_ahead_hits += a->metrics.draft_ahead_hits;
+        for (int k = 0; k < GR_NODE_MAX; k++) {
+            u.accepted_per_position[k] += a->metrics.accepted_per_position[k];
+        }
     }
+    u.num_spec_tokens = gr_ask_spec_tokens(&j->ask);
     return u;
 }
 

@@ -19,9 +19,10 @@ void orch_count_cached(struct gr_orch *o, const struct session *s, uint32_t n)
     o->totals.cached_tokens += has_own_prompt(s) ? n : 0;
 }
 
-void orch_count_taken(struct gr_orch *o, const struct session *s)
+void orch_count_taken(struct gr_orch *o, struct session *s)
 {
     gr_histogram_add(&o->totals.queue, o->now_ns - s->turn.begun_ns, 1);
+    orch_turn_taken(s, o->now_ns);
 }
 
 static void count_for(struct gr_orch *o, int worker, const struct gr_msg_commit *m)
@@ -42,6 +43,14 @@ void orch_count_round(struct gr_orch *o, const struct session *s, const struct g
     }
 }
 
+/* What was re-opened meanwhile is one prefill. A turn that an earlier process gave to its target has none here. */
+static void count_prefill(struct gr_orch *o, const struct session *s)
+{
+    if (s->turn.taken_ns > 0) {
+        gr_histogram_add(&o->totals.prefill, o->now_ns - s->turn.taken_ns, 1);
+    }
+}
+
 void orch_count_shown(struct gr_orch *o, struct session *s, uint32_t n)
 {
     if (n == 0) {
@@ -50,6 +59,7 @@ void orch_count_shown(struct gr_orch *o, struct session *s, uint32_t n)
     o->totals.generation_tokens += n;
     if (s->turn.shown_ns == 0) {
         gr_histogram_add(&o->totals.first_token, o->now_ns - s->turn.begun_ns, 1);
+        count_prefill(o, s);
     } else {
         gr_histogram_add(&o->totals.inter_token, (o->now_ns - s->turn.shown_ns) / n, n);
     }
@@ -60,4 +70,7 @@ void orch_count_ended(struct gr_orch *o, const struct session *s, enum gr_finish
 {
     o->totals.turns_ended[finish]++;
     gr_histogram_add(&o->totals.turn, o->now_ns - s->turn.begun_ns, 1);
+    if (s->turn.first_ns > 0) {
+        gr_histogram_add(&o->totals.decode, s->turn.shown_ns - s->turn.first_ns, 1);
+    }
 }

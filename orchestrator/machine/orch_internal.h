@@ -100,6 +100,8 @@ struct session_turn {
     char text[GR_MSG_TEXT_MAX];
     uint64_t idle_since_ns;
     uint64_t begun_ns;
+    uint64_t taken_ns;      /* when a target first had it; 0: none has, or an earlier process saw it */
+    uint64_t first_ns;      /* when its first tokens became final; 0: none has */
     uint64_t shown_ns;      /* when its last tokens became final; 0: none has */
     uint64_t wait_since_ns; /* since when no target runs the turn; 0: one does */
     uint64_t deadline_ns;   /* when its client's time is over; 0: it has no limit */
@@ -315,6 +317,7 @@ void orch_turn_reopened(struct session *s);
 /* It has failed at its target. */
 void orch_turn_failed_once(struct session *s);
 /* Tokens of it have become final. */
+void orch_turn_taken(struct session *s, uint64_t now_ns);
 void orch_turn_shown(struct session *s, uint64_t now_ns);
 void orch_turn_finish_as(struct session *s, enum gr_finish finish);
 void orch_turn_say(struct session *s, const char *text);
@@ -360,7 +363,7 @@ uint64_t orch_step_seats(struct gr_orch *o);
 /* ---- orch_count.c ---- */
 void orch_count_begun(struct gr_orch *o, const struct session *s);
 /* A target has it, for the first time. */
-void orch_count_taken(struct gr_orch *o, const struct session *s);
+void orch_count_taken(struct gr_orch *o, struct session *s);
 /* n tokens before its answer were not computed for it. */
 void orch_count_cached(struct gr_orch *o, const struct session *s, uint32_t n);
 /* A round that its target has told, for the workers that it has. */

@@ -17,7 +17,7 @@ void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t
     t->is_open = true;
     t->has_run = t->has_failed = t->is_retold = false;
     t->begun_ns = now_ns;
-    t->shown_ns = 0;
+    t->taken_ns = t->first_ns = t->shown_ns = 0;
     t->wait_since_ns = 0;
     t->deadline_ns = deadline_ns;
     t->place = 0;
@@ -55,8 +55,14 @@ void orch_turn_failed_once(struct session *s)
     s->turn.has_failed = true;
 }
 
+void orch_turn_taken(struct session *s, uint64_t now_ns)
+{
+    s->turn.taken_ns = now_ns;
+}
+
 void orch_turn_shown(struct session *s, uint64_t now_ns)
 {
+    s->turn.first_ns = s->turn.first_ns == 0 ? now_ns : s->turn.first_ns;
     s->turn.shown_ns = now_ns;
 }
 

@@ -57,6 +57,9 @@ static void take_round(struct gr_totals *t, const struct gr_msg_commit *m)
     t->num_drafts++;
     t->num_draft_tokens += m->n_draft;
     t->num_accepted_tokens += m->n_accepted;
+    for (uint32_t i = 0; i < GR_MIN(m->n_accepted, (uint32_t)GR_NODE_MAX); i++) {
+        t->accepted_per_position[i]++;
+    }
     gr_histogram_add(&t->draft_round_trip, m->wait_ns, 1);
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/protocol/msg.h"
 #include "common/rules/accept.h"
+#include "common/rules/token_tree.h"
 
 #define GR_HISTOGRAM_CEILINGS 21 /* 1, 2 and 5 of each power of ten, from 100 us to 500 s */
 #define GR_TOTALS_TRANSPORTS 5   /* gr_totals_transport_name() */
@@ -49,6 +50,7 @@ struct gr_totals {
     uint64_t withdrawn_tokens;                              /* provisional ones that were taken back */
     uint64_t rounds, root_only_rounds, partial_rounds, full_refreshes;
     uint64_t num_drafts, num_draft_tokens, num_accepted_tokens;
+    uint64_t accepted_per_position[GR_NODE_MAX]; /* trees of which more tokens than so many were accepted */
     uint64_t late_trees, late_trees_rerooted;
     uint64_t drift_checked, drift_mismatches;
     uint64_t wait_ns, verify_ns, host_ns; /* of rounds, as targets measured them */
@@ -63,6 +65,7 @@ struct gr_totals {
     uint64_t turns_failed_at_target;
     uint64_t workers_refused, drafter_errors, reopens, evictions, transcript_mismatches;
     struct gr_histogram queue, first_token, inter_token, turn; /* of turns */
+    struct gr_histogram prefill, decode;  /* of them: until the first token from when a target had it; from then on */
     struct gr_histogram hand_over;        /* of tokens: from reading their COMMIT until their clients have them */
     struct gr_histogram draft_round_trip; /* of rounds with a tree: from VERDICT until the tree is there */
 };

@@ -101,7 +101,7 @@ static void detach(struct gr_target *t, uint64_t id)
     }
 }
 
-void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+static void take_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 {
     switch (m->type) {
     case GR_MSG_OPEN:
@@ -132,14 +132,28 @@ void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_
     }
 }
 
+void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+{
+    const struct session *s = target_find(t, m->session);
+    gr_log_about(&(struct gr_log_subject){.session = m->session,
+                                          .epoch = m->type == GR_MSG_OPEN ? m->open.epoch
+                                                   : s != NULL            ? s->epoch
+                                                                          : 0,
+                                          .round = s != NULL ? s->next.round : 0});
+    take_msg(t, m, now_ns);
+    gr_log_about(NULL);
+}
+
 void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer)
 {
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
         if (s->state != SESSION_FREE && s->link.attached && s->link.peer == peer) {
+            target_log_about(s);
             target_drop_drafter(t, s, GR_FALLBACK_NONE); /* the orchestrator hears of the loss, and counts it */
         }
     }
+    gr_log_about(NULL);
 }
 
 void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns)
@@ -183,11 +197,13 @@ uint64_t gr_target_step(struct gr_target *t, uint64_t now_ns)
         if (s->state == SESSION_FREE) {
             continue;
         }
+        target_log_about(s);
         if (s->link.owes_delta) {
             target_send_deltas(t, s, false, now_ns);
         }
         target_note_silence(t, s, now_ns);
     }
+    gr_log_about(NULL);
     target_admit_queued(t, now_ns);
     const uint64_t wake_ns = t->pass_in_flight ? UINT64_MAX : target_start_pass(t, now_ns);
     return target_send_features(t) ? wake_ns : now_ns;

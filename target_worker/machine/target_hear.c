@@ -185,19 +185,28 @@ static enum gr_status on_taken(struct gr_target *t, uint32_t peer, const struct 
 
 /* ---- what the drafter is told ---- */
 
+static enum gr_status take_frame(struct gr_target *t, uint32_t peer, const struct gr_frame_header *h,
+                                 const uint8_t *frame, size_t len, uint64_t now_ns)
+{
+    switch (h->type) {
+    case GR_FRAME_DRAFT:
+        return on_draft(t, peer, h, frame, len, now_ns);
+    case GR_FRAME_TAKEN:
+        return on_taken(t, peer, h, frame, len);
+    case GR_FRAME_RESYNC:
+        return on_resync(t, peer, h, frame, len, now_ns);
+    default:
+        log_error("peer %u sent a frame of type %u to a target", peer, h->type);
+        return GR_EPROTO;
+    }
+}
+
 enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns)
 {
     struct gr_frame_header h;
     GR_TRY(gr_wire_decode_header(frame, len, &h));
-    switch (h.type) {
-    case GR_FRAME_DRAFT:
-        return on_draft(t, peer, &h, frame, len, now_ns);
-    case GR_FRAME_TAKEN:
-        return on_taken(t, peer, &h, frame, len);
-    case GR_FRAME_RESYNC:
-        return on_resync(t, peer, &h, frame, len, now_ns);
-    default:
-        log_error("peer %u sent a frame of type %u to a target", peer, h.type);
-        return GR_EPROTO;
-    }
+    gr_log_about(&(struct gr_log_subject){.session = h.session, .epoch = h.epoch, .round = h.round});
+    const enum gr_status st = take_frame(t, peer, &h, frame, len, now_ns);
+    gr_log_about(NULL);
+    return st;
 }

@@ -20,7 +20,10 @@ bool target_evict_idle(struct gr_target *t, const struct session *not_this)
         return false;
     }
     const struct gr_msg m = {.type = GR_MSG_EVICTED, .session = oldest->id};
+    const struct gr_log_subject before = gr_log_subject_now();
+    target_log_about(oldest);
     log_info("session %" GR_SESSION_ID_PRI ": idle and evicted, %d tokens of KV", oldest->id, oldest->kv.len);
+    gr_log_about(&before);
     t->counters.n_evicted++;
     target_clear_slot(t, oldest);
     t->io.send_msg(t->io.ctx, &m);
@@ -45,8 +48,11 @@ static bool preempt_younger(struct gr_target *t, const struct session *s, bool o
     if (youngest == NULL) {
         return false;
     }
+    const struct gr_log_subject before = gr_log_subject_now();
+    target_log_about(youngest);
     log_info("session %" GR_SESSION_ID_PRI ": pre-empted, %d tokens of KV will be computed again", youngest->id,
              youngest->kv.len);
+    gr_log_about(&before);
     t->counters.n_preempted++;
     target_drop_provisional(t, youngest);
     target_view_drop(&youngest->specpv);
@@ -85,7 +91,7 @@ static bool make_room_at_admission(struct gr_target *t, struct session *s)
 }
 
 /* Sessions are admitted in the order of their arrival; one that must wait keeps the later ones waiting. */
-void target_admit_queued(struct gr_target *t, uint64_t now_ns)
+static void admit_queued(struct gr_target *t, uint64_t now_ns)
 {
     for (;;) {
         struct session *oldest = NULL;
@@ -98,6 +104,7 @@ void target_admit_queued(struct gr_target *t, uint64_t now_ns)
         if (oldest == NULL) {
             return;
         }
+        target_log_about(oldest);
         const int32_t n_taken = target_fork_saves(t, oldest) == 0 ? target_prefix_take(t, oldest) : 0;
         if (!make_room_at_admission(t, oldest)) {
             target_prefix_return(t, oldest); /* while it waits others may need them */
@@ -109,4 +116,11 @@ void target_admit_queued(struct gr_target *t, uint64_t now_ns)
             target_resume(t, oldest, false, now_ns);
         }
     }
+}
+
+void target_admit_queued(struct gr_target *t, uint64_t now_ns)
+{
+    const struct gr_log_subject before = gr_log_subject_now();
+    admit_queued(t, now_ns);
+    gr_log_about(&before);
 }

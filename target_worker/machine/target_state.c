@@ -47,10 +47,18 @@ void target_send_error(struct gr_target *t, uint64_t session, enum gr_status cod
     send_error(t, session, code, false, text);
 }
 
+void target_log_about(const struct session *s)
+{
+    gr_log_about(&(struct gr_log_subject){.session = s->id, .epoch = s->epoch, .round = s->next.round});
+}
+
 void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail)
 {
+    const struct gr_log_subject before = gr_log_subject_now();
     t->counters.n_fallback++;
+    target_log_about(s);
     gr_fall_back(&s->fallbacks, reason, s->id, s->next.round, detail);
+    gr_log_about(&before);
 }
 
 void target_append_token(struct session *s, int32_t token, enum token_kind kind)

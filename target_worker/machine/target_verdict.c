@@ -466,8 +466,10 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     account_pass(t);
     learn_group(t, now_ns);
     for (int i = 0; i < pass->n_seq; i++) {
+        target_log_about(&t->session[pass->seq[i].session]);
         finish_seq(t, &pass->seq[i], pass->status, more_follow(t, pass, i), now_ns);
     }
+    gr_log_about(NULL);
     target_prefix_publish_pass(t);
     target_rows_wait(t); /* the next pass brings its rows to the same places */
 }

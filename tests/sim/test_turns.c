@@ -391,6 +391,37 @@ static void test_same_prefix_next_turn(void **state)
     }
 }
 
+/* Closed in the midst of its prompt, or of its answer: the pass that is under way ends, and none of its rows is
+ * computed after that; who comes meanwhile has the passes alone. */
+static void test_closed_in_a_pass(void **state)
+{
+    (void)state;
+    for (int prompt = 20; prompt <= 200; prompt += 180) {
+        struct world w;
+        create(&w, 24);
+        open_prompt(&w, 1, prompt, 40);
+        for (int i = 0; i < (prompt < 100 ? 6 : 1); i++) {
+            one_pass(&w, 1000);
+        }
+        (void)gr_target_step(w.target, 1000);
+        assert_non_null(w.pass);
+        assert_int_equal(w.pass->seq[0].kind, prompt < 100 ? GR_PASS_ROOT : GR_PASS_PREFILL);
+        const uint64_t n_row = w.n_row; /* with those of the pass under way */
+        assert_true(prompt < 100 ? w.text[1].len < 60 : n_row < 200);
+        gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = 1}, 2000);
+        open_prompt(&w, 2, 20, 5);
+        assert_int_equal(w.n_msg[GR_MSG_CLOSED], 0);
+        one_pass(&w, 3000);
+        assert_int_equal(w.n_msg[GR_MSG_CLOSED], 1);
+        assert_int_equal(gr_target_n_session(w.target), 1);
+        run(&w);
+        assert_int_equal(w.n_row - n_row, 20 + 4);
+        assert_int_equal(w.text[2].len, 25);
+        assert_plain(&w.text[2], 20);
+        destroy(&w);
+    }
+}
+
 #define LATE_NS 80000000u /* more than flags can say */
 
 /* What a DRAFT's flags say goes on with the COMMIT of its round: the drafter's time, and drafting ahead. */
@@ -467,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_same_prefix_next_turn),
+        cmocka_unit_test(test_closed_in_a_pass),
         cmocka_unit_test(test_flags_of_a_tree_are_told),
         cmocka_unit_test(test_trace_of_a_turn),
     };

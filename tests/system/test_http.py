@@ -49,6 +49,8 @@ def completions_are_what_a_run_gives():
         assert s.post("/tokenize", {"prompt": "messages"})["count"] > 0  # no conversation
         back = s.post("/detokenize", {"tokens": ids["tokens"]})["prompt"]
         assert back.endswith(PROMPT), back
+        told = s.post("/detokenize", {"tokens": ids["tokens"], "foo": 1}, status=400)["error"]
+        assert told["param"] == "foo" and "foo" in told["message"], told
         many = s.complete(prompt=[PROMPT, "class Stack:"], n=2)
         assert [c["index"] for c in many["choices"]] == [0, 1, 2, 3], many
         assert many["choices"][0]["text"] == many["choices"][1]["text"] == want["text"], many
@@ -329,8 +331,10 @@ def health_tells_when_the_target_is_gone():
             took.append(time.monotonic() - at)
             time.sleep(.02)
         took.sort()
-        print(f"# the slowest answer of /health: {took[-1] * 1e3:.1f} ms in {time.monotonic() - begin:.1f} s")
-        assert took[-1 - len(took) // 20] < .5 * SLOW, took  # the machine may have stood still once or twice
+        print(f"# /health: median {took[len(took) // 2] * 1e3:.1f} ms, 95 % {took[-1 - len(took) // 20] * 1e3:.1f} ms, the slowest of "
+              f"{len(took)} {took[-1] * 1e3:.1f} ms in {time.monotonic() - begin:.1f} s")
+        # Half of them, and 95 of 100: the machine may have stood still once or twice.
+        assert took[len(took) // 2] < .05 * SLOW and took[-1 - len(took) // 20] < .05 * SLOW, took
 
 
 @case

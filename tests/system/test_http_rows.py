@@ -368,9 +368,24 @@ def a_seed_is_the_requests_own():
             assert one["top_logprobs"][0] == many["top_logprobs"][0] and many["top_logprobs"][0]["token"] == many["token"], (one, many)
 
 
+def rounds_of_who_is_gone(s, body):
+    """How many are run until its session is told to close, of the best of three times: those between the look at the count
+    and the end of the connection are among them. That none is run after that tests/sim/test_turns.c has."""
+    ran = []
+    for _ in range(3):
+        with contextlib.closing(Lines(s, body)) as stream:
+            stream.more(20)
+            before = s.metrics()["graft_rounds_total"]
+        wait_for(s.is_quiet)
+        ran.append(s.metrics()["graft_rounds_total"] - before)
+    print(f"# rounds after a stream was left: {ran}")
+    return min(ran)
+
+
 @case
 def who_leaves_takes_nothing_from_others():
-    """In its prompt, or in the queue: its slot and its KV are free again, and who runs is told its own text to the end."""
+    """In its prompt, in the queue or in mid-stream: its slot and its KV are free again, who runs is told its own text to the
+    end, and no more than a few rounds are run for who is gone."""
     def kv(s):
         return {k: v for k, v in s.metrics().items() if k.startswith("graft_kv_cache_usage_perc")}
 
@@ -399,6 +414,7 @@ def who_leaves_takes_nothing_from_others():
         wait_for(lambda: s.is_quiet() and not any(kv(s).values()))
         m = s.metrics()
         assert m['graft_request_success_total{finished_reason="abort"}'] == m["graft_requests_total"] - 1 == 3, m
+        assert rounds_of_who_is_gone(s, dict(body, max_tokens=ENDLESS)) <= 10
 
 
 @case

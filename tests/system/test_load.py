@@ -24,16 +24,17 @@ LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
 SECONDS = 600 if LONG else 4
 STREAMS = 256 if SLOW == 1 else 64  # a sanitizer's memory and times tell nothing
 KEY = "a-key-of-the-test-0123456789"
-# What vllm bench serve writes into its result file, but for audio (rtfx) and pieces by the second.
+# What vllm bench serve writes into its result file, but for audio (rtfx), pieces by the second (max_output_tokens_per_s)
+# and the lists of --save-detailed.
 VLLM_KEYS = {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate",
              "burstiness", "max_concurrency", "duration", "completed", "failed", "total_input_tokens",
              "total_output_tokens", "request_throughput", "request_goodput", "output_throughput",
              "total_token_throughput", "max_concurrent_requests", "spec_decode_acceptance_rate",
              "spec_decode_acceptance_length", "spec_decode_num_drafts", "spec_decode_draft_tokens",
-             "spec_decode_accepted_tokens"} | {f"{what}_{name}_ms" for what in ("mean", "median", "std", "p99")
+             "spec_decode_accepted_tokens", "spec_decode_per_position_acceptance_rates"} | {f"{what}_{name}_ms" for what in ("mean", "median", "std", "p99")
                                                for name in ("ttft", "tpot", "itl", "e2el", "client_queue_time")}
-OWN_KEYS = {"longest_gap_ms", "max_ttft_ms", "decode_tokens_per_second", "errors_connect", "errors_status", "errors_event", "errors_cut",
-            "errors_timeout", "errors_form", "texts_differ"}
+OWN_KEYS = {"longest_gap_ms", "median_longest_gap_ms", "max_ttft_ms", "decode_tokens_per_second", "errors_connect",
+            "errors_status", "errors_event", "errors_cut", "errors_timeout", "errors_form", "texts_differ"}
 PROMPTS = ["import os", "def fibonacci(n):", "class Stack:", "for line in f:", "try:", "with open(path) as f:",
            "return [x for x in", "if __name__ =="]
 
@@ -94,7 +95,11 @@ def its_figures_are_those_of_the_server():
             assert row[key] == after[counter] - before[counter], (key, row[key], counter)
         assert abs(row["output_throughput"] - row["total_output_tokens"] / row["duration"]) < 0.01 * row["output_throughput"]
         assert 0 < row["median_ttft_ms"] < row["mean_e2el_ms"] and row["longest_gap_ms"] >= row["p99_itl_ms"] > 0, row
+        assert row["longest_gap_ms"] >= row["median_longest_gap_ms"] >= row["median_itl_ms"] > 0, row
         assert row["max_ttft_ms"] >= row["p99_ttft_ms"] > 0, row
+        shares = row["spec_decode_per_position_acceptance_rates"]
+        assert shares == sorted(shares, reverse=True) and 0 < shares[0] <= 1, shares
+        assert abs(sum(shares) - row["spec_decode_accepted_tokens"] / row["spec_decode_num_drafts"]) < 0.01, row
         with open(saved, encoding="utf-8") as f:
             assert set(json.load(f)) == set(row)
 
@@ -105,7 +110,7 @@ def rows_of_csv_and_a_list_for_people():
         args = ("--base-url", f"http://127.0.0.1:{s.port}/", "--num-prompts", "3", "--input-len", "5", "--output-len", "4")
         table = call("-o", "csv", *args).stdout
         row, = csv.DictReader(io.StringIO(table))
-        assert row["completed"] == "3" and row["total_input_tokens"] == "15" and row["label"] == "", row
+        assert row["spec_decode_per_position_acceptance_rates"] == "" and row["completed"] == "3" and row["total_input_tokens"] == "15" and row["label"] == "", row
         shown = call(*args).stdout
         assert re.search(r"^\| completed +\| +3 \|$", shown, re.M), shown
 
@@ -278,7 +283,8 @@ def many_streams_at_once():
         last, after = memory(s), s.metrics()
         over, n, mean_us = own_time(before, after)
         print(f"# {row['completed']} answers in {row['duration']:.1f} s, {row['output_throughput']:.0f} tokens/s; median ttft "
-              f"{row['median_ttft_ms']:.0f} ms, p99 {row['p99_ttft_ms']:.0f}; longest gap {row['longest_gap_ms']:.0f} ms, p99 "
+              f"{row['median_ttft_ms']:.0f} ms, p99 {row['p99_ttft_ms']:.0f}; longest gap {row['longest_gap_ms']:.0f} ms, of streams in "
+              f"the median {row['median_longest_gap_ms']:.0f}, p99 of all gaps "
               f"{row['p99_itl_ms']:.0f}; of {n:.0f} tokens {100 * over:.3f} % took the "
               f"orchestrator more than 1 ms, the mean one {mean_us:.0f} us; MB "
               + ", ".join(f"{k} {' '.join(f'{m[k]:.1f}' for m in [first, *samples, last])}" for k in first))

@@ -5,6 +5,7 @@ and a line.
 usage: test_metrics.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import contextlib
+import functools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from harness import DRAFT, ROOT, SLOW, TARGET, case, main, wait_for
+from harness import DRAFT, ROOT, SLOW, TARGET, Skip, case, main, wait_for
 from endpoint import PROMPT, Endpoint
 from served import worker
 
@@ -44,56 +45,61 @@ def parser():
         return None, str(e)
 
 
-def check_by_promtool(text):
+def promtool(*args, text=None):
     if not shutil.which("promtool"):
-        print("# promtool is not installed (Debian's package prometheus)")
-        return
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True,
-                          timeout=60 * SLOW, check=False)
-    assert done.returncode == 0 and not done.stdout + done.stderr, done.stdout + done.stderr
+        raise Skip("promtool is not installed (Debian's package prometheus)")
+    return subprocess.run(["promtool", "check", *args], input=text, capture_output=True, text=True, timeout=60 * SLOW, check=False)
 
 
-def check_by_client(text, n_turn):
-    parse, why = parser()
-    if parse is None:
-        print(f"# prometheus_client: {why}")
-        return
-    families = {f.name: f for f in parse(text)}
-    assert families["graft_request_success"].type == "counter", families.keys()
-    turns = families["graft_e2e_request_latency_seconds"].samples
-    count = [x.value for x in turns if x.name.endswith("_count")]
-    assert count == [x.value for x in turns if x.labels.get("le") == "+Inf"] == [n_turn], turns
-    for f in families.values():
-        assert f.documentation and len({(x.name, *sorted(x.labels.items())) for x in f.samples}) == len(f.samples), f
-
-
-def check_by_tools(text, n_turn):
-    check_by_promtool(text)
-    check_by_client(text, n_turn)
-    values = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")]
-    assert values and all(math.isfinite(v) for v in values), values
-
-
-@case
-def tools_of_prometheus_read_it():
-    """Also before the first request, with workers and without."""
+@functools.cache
+def pages():
+    """Texts of /metrics before the first request, without workers and with them, and after two; and how many each has had."""
     with Endpoint("--model", TARGET, spawn=False) as s:
-        check_by_tools(text_of(s), 0)
+        texts = [(text_of(s), 0)]
     with Endpoint() as s:
-        check_by_tools(text_of(s), 0)
+        texts.append((text_of(s), 0))
         s.complete()
         s.complete(user=SECRET)
         wait_for(lambda: s.metrics()["graft_e2e_request_latency_seconds_count"] == 2)
-        text = text_of(s)
-        assert SECRET not in text
-        check_by_tools(text, 2)
+        return [*texts, (text_of(s), 2)]
+
+
+@case
+def a_scrape_is_quick_and_tells_no_secret():
+    with Endpoint() as s:
+        s.complete(user=SECRET)
         times = []
         for _ in range(30):
             begin = time.monotonic()
-            text_of(s)
+            text = text_of(s)
             times.append(time.monotonic() - begin)
         print(f"# a scrape: {statistics.median(times) * 1e3:.1f} ms, {len(text)} bytes")
         assert statistics.median(times) < .05 * SLOW, times
+    for text, _ in [(text, 1), *pages()]:
+        values = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")]
+        assert SECRET not in text and values and all(math.isfinite(v) for v in values), text
+
+
+@case
+def promtool_has_nothing_to_say_of_it():
+    for text, _ in pages():
+        done = promtool("metrics", text=text)
+        assert done.returncode == 0 and not done.stdout + done.stderr, done.stdout + done.stderr
+
+
+@case
+def prometheus_client_reads_it():
+    parse, why = parser()
+    if parse is None:
+        raise Skip(f"prometheus_client: {why}")
+    for text, n_turn in pages():
+        families = {f.name: f for f in parse(text)}
+        assert families["graft_request_success"].type == "counter", families.keys()
+        turns = families["graft_e2e_request_latency_seconds"].samples
+        count = [x.value for x in turns if x.name.endswith("_count")]
+        assert count == [x.value for x in turns if x.labels.get("le") == "+Inf"] == [n_turn], turns
+        for f in families.values():
+            assert f.documentation and len({(x.name, *sorted(x.labels.items())) for x in f.samples}) == len(f.samples), f
 
 
 @case
@@ -209,13 +215,13 @@ def names_and_labels(text):
 
 @case
 def the_dashboard_asks_for_what_there_is():
-    """Each panel has a place of its own, and its expressions ask for names and labels of the page; promtool reads them."""
+    """Each panel has a place of its own, and its expressions ask for names and labels of the page."""
     with open(os.path.join(ROOT, "examples/grafana/graft.json"), encoding="utf-8") as f:
         dashboard = json.load(f)
     with Endpoint() as s:
         s.complete()
         names, labels = names_and_labels(text_of(s))
-    asked, rules = set(), []
+    asked = set()
     for panel, expr in expressions(dashboard):
         found = set(re.findall(r"graft_\w+", expr))
         assert found and found <= names, (panel["title"], found - names)
@@ -223,20 +229,23 @@ def the_dashboard_asks_for_what_there_is():
             known = set().union(*(labels.get(x, set()) for x in found))
             assert set(by.split(", ")) <= known, (panel["title"], by, known)
         asked |= found
-        plain = expr.replace("$__rate_interval", "1m").replace("$instance", ".*")
-        rules.append(f"  - record: graft:rule{len(rules)}\n    expr: {json.dumps(plain)}\n")
     assert len(asked) > 25, asked
     cells = [(x, y) for p in dashboard["panels"] for x in range(p["gridPos"]["x"], p["gridPos"]["x"] + p["gridPos"]["w"])
              for y in range(p["gridPos"]["y"], p["gridPos"]["y"] + p["gridPos"]["h"])]
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
     assert len({p["id"] for p in dashboard["panels"]}) == len(dashboard["panels"])
-    if shutil.which("promtool"):
-        with tempfile.NamedTemporaryFile("w", suffix=".yml") as f:
-            f.write("groups:\n- name: dashboard\n  rules:\n" + "".join(rules))
-            f.flush()
-            done = subprocess.run(["promtool", "check", "rules", f.name], capture_output=True, text=True,
-                                  timeout=60 * SLOW, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@case
+def promtool_reads_what_the_dashboard_asks():
+    with open(os.path.join(ROOT, "examples/grafana/graft.json"), encoding="utf-8") as f:
+        plain = [e.replace("$__rate_interval", "1m").replace("$instance", ".*") for _, e in expressions(json.load(f))]
+    rules = "".join(f"  - record: graft:rule{i}\n    expr: {json.dumps(e)}\n" for i, e in enumerate(plain))
+    with tempfile.NamedTemporaryFile("w", suffix=".yml") as f:
+        f.write("groups:\n- name: dashboard\n  rules:\n" + rules)
+        f.flush()
+        done = promtool("rules", f.name)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @case
@@ -278,6 +287,37 @@ def every_failure_has_a_count_and_a_line():
         for line in (r"draft worker 2 is gone", r"target worker 1 is gone", r"its target is lost \(worker 1\); re-opening",
                      r"\[fallback\].*its draft worker is lost.*worker 2"):
             assert len(re.findall(line, log)) == 1, (line, log)
+
+
+def lines_about(p, words):
+    """A worker's lines of JSON with these words, each with the keys of a session."""
+    found = [x for x in (json.loads(line) for line in p.stderr) if words in x["message"]]
+    assert all(re.fullmatch("[0-9a-f]{16}", x["session"]) and x["epoch"] == 1 for x in found), found
+    return found
+
+
+@case
+def what_workers_say_of_a_session_counts_once():
+    """A drafter that loses its place in round 5, and whose context is short: a line in the log of who saw it, with the keys
+    of its session."""
+    with Endpoint("--model", TARGET, spawn=False) as s, contextlib.ExitStack() as stack:
+        def start(program, *args, **kw):
+            return stack.enter_context(worker(program, s.folder, s.address, "--log-format", "json", *args, **kw))
+        target = start("graft-target", model=TARGET)
+        draft = start("graft-draft", "--test-flip-round", "5", "--max-model-len", "64", model=DRAFT)
+        s.wait("--draft", DRAFT)
+        s.post("/v1/completions", dict(LONG, max_tokens=150, num_speculative_tokens=4))
+        wait_for(lambda: s.metrics()['graft_fallbacks_total{by="draft"}'] == 1)
+        m = s.metrics()
+        for p in (draft, target):
+            p.terminate()
+        desync, = lines_about(target, "desync:")
+        session = desync["session"]
+        assert session in desync["message"] and desync["round"] == 5 and m['graft_desyncs_total{by="target"}'] == 1, (desync, m)
+        assert m['graft_desyncs_total{by="draft"}'] == 0 == m['graft_fallbacks_total{by="target"}'], m
+        told = lines_about(draft, session)
+        assert len(told) == 2 and "desync" in told[0]["message"] and "[fallback]" in told[1]["message"], told
+        assert all(x["session"] == session for x in told) and told[0]["round"] == 5, told
 
 
 main()

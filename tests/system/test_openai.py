@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from endpoint import PROMPT, Endpoint
-from harness import SLOW, TARGET, case, main, wait_for
+from harness import SLOW, TARGET, Skip, case, main, wait_for
 from served import Folder, worker
 
 CLIENTS = os.environ.get("GRAFT_TEST_CLIENTS", os.path.expanduser("~/.cache/graft/clients"))
@@ -24,6 +24,8 @@ KEY = "a-key-of-the-test-0123456789"
 sys.path.insert(0, CLIENTS)
 try:
     import openai
+    from openai.types import completion_create_params as of_completions
+    from openai.types.chat import completion_create_params as of_chats
 except ImportError as e:
     print(f"1..0 # SKIP the openai package cannot be loaded from {CLIENTS}: {e}")
     sys.exit(0)
@@ -71,6 +73,22 @@ def chat_with_log_probabilities():
         content = got.choices[0].logprobs.content
         assert [c.token for c in content] == [c["token"] for c in want["logprobs"]["content"]], content
         assert all(len(c.top_logprobs) == 2 for c in content), content
+
+
+@case
+def no_field_of_the_package_is_unknown():
+    """Each that it may send, as null: what is told of it then, if anything, is that it is needed."""
+    with asked(*FORM) as (s, _):
+        for path, more, params in (("/v1/completions", {"prompt": PROMPT}, of_completions.CompletionCreateParamsNonStreaming),
+                                   ("/v1/chat/completions", {"messages": ASKED, "max_completion_tokens": 1}, of_chats.CompletionCreateParamsNonStreaming)):
+            names = {n for c in params.__mro__ for n in getattr(c, "__annotations__", ())}
+            assert len(names) > 15, names
+            for name in names:
+                status, told, _ = s.ask("POST", path, {"max_tokens": 1, **more, name: None})
+                needed = name in ("prompt", "messages")
+                assert (status, needed) == (200, False) or (status, needed, told["error"]["param"]) == (400, True, name), told
+            status, told, _ = s.ask("POST", path, {"max_tokens": 1, **more, "no_such_field": None})
+            assert status == 400 and told["error"]["param"] == "no_such_field", (path, told)
 
 
 @case
@@ -218,8 +236,7 @@ def keys_are_asked_for():
 def curl_streams_without_waiting():
     """As the documentation says it: -N, and a body by --json's older form."""
     if not shutil.which("curl"):
-        print("# curl is not installed: not run", flush=True)
-        return
+        raise Skip("curl is not installed")
     with asked() as (s, _):
         body = json.dumps({"prompt": PROMPT, "temperature": 0, "max_tokens": 16, "stream": True})
         done = subprocess.run(["curl", "-sSN", f"http://127.0.0.1:{s.port}/v1/completions", "-H", "Content-Type: application/json",

@@ -61,6 +61,16 @@ def the_page_needs_no_key_and_the_fleet_does():
         assert s.ask("GET", "/", headers={"Host": "evil.example"})[0] == 403
 
 
+def check_names_of_vllm(used, most):
+    """Of an answer's metrics: they agree with each other, and with graft's own."""
+    histogram = used["acceptance_histogram"]
+    assert used["num_spec_steps"] == used["num_drafts"] == sum(histogram) > 0 and histogram[-1] > 0, used
+    assert used["num_accepted_draft_tokens"] == used["num_accepted_tokens"] == sum(i * n for i, n in enumerate(histogram)), used
+    assert used["num_spec_tokens"] == most >= len(histogram) - 1, used
+    assert abs(used["draft_acceptance_rate"] - used["num_accepted_tokens"] / used["num_draft_tokens"]) < 1e-6, used
+    assert abs(used["mean_acceptance_length"] - 1 - used["num_accepted_tokens"] / used["num_drafts"]) < 1e-6, used
+
+
 @case
 def the_fleet_is_told_with_its_load_and_acceptance():
     with Endpoint() as s:
@@ -70,6 +80,7 @@ def the_fleet_is_told_with_its_load_and_acceptance():
         assert told["models"] == [model] and not told["draining"], told
         assert {w["role"] for w in told["workers"]} == {"target", "draft"} and told["totals"]["rounds"] == 0, told
         used = s.complete(max_tokens=40, num_speculative_tokens=8)["metrics"]["speculative_decoding"]
+        check_names_of_vllm(used, 8)
         told = s.ask("GET", "/v1/graft/fleet")[1]
         assert told["totals"]["draft_tokens"] == used["num_draft_tokens"] > 0, (told, used)
         for w in told["workers"]:
@@ -107,6 +118,9 @@ def rounds_come_with_the_stream_that_asks():
             assert r["ahead"] in ("none", "miss", "hit"), r
             assert r["verify_ns"] > 0 and r["draft_ns"] <= r["wait_ns"], r
         used = usage["metrics"]["speculative_decoding"]
+        check_names_of_vllm(used, 8)
+        assert used["acceptance_histogram"] == [sum(len(r["tree"]["path"]) == i for r in trees)
+                                                for i in range(len(used["acceptance_histogram"]))], (rounds, used)
         assert sum(r["n_accepted"] for r in rounds) == used["num_accepted_tokens"] > 0, (rounds, used)
         assert used["draft_ahead_hits"] <= used["draft_ahead_verdicts"], used
         assert all(r["ahead"] == "none" for r in rounds if "tree" not in r), rounds

@@ -272,7 +272,8 @@ static void test_tally(void **state)
     assert_true(fabs(t.decode_tokens_per_second - 2.0) < 1e-9); /* 2 tokens in a second; one piece has no rate */
     assert_true(fabs(t.e2el.mean - 10000.0 / 3.0) < 1e-6);
     assert_true(fabs(t.client_queue_time.mean - 1000.0 / 3.0) < 1e-6);
-    assert_true(fabs(t.longest_gap_ms - 500.0) < 1e-6); /* of whole answers */
+    assert_true(fabs(t.longest_gap_ms - 500.0) < 1e-6);        /* of whole answers */
+    assert_true(fabs(t.median_longest_gap_ms - 375.0) < 1e-6); /* of two: one piece has no gap */
     assert_true(fabs(t.max_ttft_ms - 3000.0) < 1e-6);
     assert_int_equal(t.max_concurrent_requests, 2); /* the third begins as the first ends */
 }
@@ -288,11 +289,19 @@ static void test_scrape(void **state)
                                                         "num_drafts_total 1000\ndrafts_total 1\n"
                                                         "graft_spec_decode_num_accepted_tokens_total 9");
     assert_true(c.known && c.drafts == 7.0 && c.draft_tokens == 21.0 && c.accepted_tokens == 9.0);
-    const struct gr_spec_counts v =
-        gr_spec_counts_read("vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"a b\"} 7.0\n"
-                            "vllm:spec_decode_num_drafts_total{engine=\"1\",model_name=\"a b\"} 5.0\n"
-                            "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} 4.0\n");
+    const struct gr_spec_counts v = gr_spec_counts_read(
+        "vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"a b\"} 7.0\n"
+        "vllm:spec_decode_num_drafts_total{engine=\"1\",model_name=\"a b\"} 5.0\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} 4.0\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"1\",position=\"0\"} 2.0\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"2\",model_name=\"a b\"} 1.0\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"64\"} 9\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"1x\"} 9\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total 9\n"
+        "other_per_pos_total{position=\"1\"} 9\n");
     assert_true(v.known && v.drafts == 12.0 && v.accepted_tokens == 0.0);
+    assert_true(v.n_position == 3 && v.accepted_per_position[0] == 6.0);
+    assert_true(v.accepted_per_position[1] == 0.0 && v.accepted_per_position[2] == 1.0);
     assert_false(gr_spec_counts_read("").known);
 }
 

@@ -104,6 +104,11 @@ static void test_about(void **state)
     assert_string_equal(text_at(o, "trace_id"), "4bf9");
     assert_string_equal(text_at(o, "message"), "it is slow");
     json_decref(o);
+    const struct gr_log_subject before = gr_log_subject_now();
+    gr_log_about(NULL);
+    assert_int_equal(gr_log_subject_now().session, 0);
+    gr_log_about(&before);
+    assert_int_equal(gr_log_subject_now().round, 9);
     gr_log_about(NULL);
     log_capture_begin(&capture);
     gr_log_notice("it has joined");

@@ -167,6 +167,10 @@ static void test_values_out_of_range(void **state)
         {"\"messages\": []", "messages"},
         {"\"model\": 3", "model"},
         {"\"prompt_logprobs\": 1", "prompt_logprobs"},
+        {"\"max_repetition_pattern_size\": 3", "max_repetition_pattern_size"},
+        {"\"min_repetition_pattern_size\": 1", "min_repetition_pattern_size"},
+        {"\"repetition_min_count\": 2", "repetition_min_count"},
+        {"\"moderation\": null", "moderation"}, /* of chats */
         {"\"response_format\": {\"type\": \"json_object\"}", "response_format"},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
@@ -210,6 +214,7 @@ static void test_values_that_are_taken(void **state)
                                          "\"echo\": false, \"suffix\": \"\", \"best_of\": 1",
                                          "\"n\": 2, \"best_of\": 2",
                                          "\"length_penalty\": 1.0, \"use_beam_search\": false",
+                                         "\"max_repetition_pattern_size\": 0, \"repetition_min_count\": 0",
                                          "\"seed\": -9223372036854775807",
                                          "\"response_format\": {\"type\": \"text\"}",
                                          "\"stop\": []",
@@ -247,9 +252,11 @@ static void test_what_makes_sense_together(void **state)
     chat_refused("\"continue_final_message\": true", "continue_final_message");
     chat_refused("\"add_generation_prompt\": false", "add_generation_prompt");
     chat_refused("\"tools\": [{}]", "tools");
+    chat_refused("\"moderation\": {}", "moderation");
     chat_refused("\"chat_template_kwargs\": {\"x\": 1}", "chat_template_kwargs");
     taken(GR_API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 5, "
-                       "\"max_completion_tokens\": 6, \"logprobs\": true, \"tools\": [], \"tool_choice\": \"none\"}");
+                       "\"max_completion_tokens\": 6, \"logprobs\": true, \"tools\": [], \"tool_choice\": \"none\", "
+                       "\"moderation\": null, \"prompt_cache_options\": {\"any\": 1}}");
     assert_int_equal(r.max_tokens, 6);
     assert_int_equal(r.n_logprob, 0);
     gr_api_request_finish(&r);

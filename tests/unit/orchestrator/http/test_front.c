@@ -23,7 +23,7 @@ static int32_t ids[] = {'a', 'b', 'x', 'y', 'z'};
 static const char note[] = "{\"version\":1,\"chat\":false,\"id\":\"cmpl-1\",\"created\":5,\"model\":\"model\","
                            "\"tokenizer\":1,\"stream\":true,\"usage\":false,\"rounds\":false,\"resumes\":true,"
                            "\"max_tokens\":40,\"min_tokens\":0,\"logprobs\":-1,\"stop\":[],\"stop_ids\":[],"
-                           "\"value_rows\":0,\"owner\":"
+                           "\"value_rows\":0,\"spec_tokens\":0,\"owner\":"
                            "\"0100000000000000000000000000000000000000000000000000000000000000\"}";
 
 static const struct gr_kept_answer past = {.session = SESSION,

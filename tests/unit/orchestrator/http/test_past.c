@@ -24,7 +24,7 @@ static int32_t ids[] = {'a', 'b', 'x', 0xc3, 0xa9, 'y', 's', 't'};
 #define REST                                                                                                \
     "\"chat\":true,\"id\":\"chatcmpl-1\",\"created\":5,\"model\":\"model\",\"tokenizer\":" FINGERPRINT      \
     ",\"stream\":true,\"usage\":true,\"rounds\":false,\"resumes\":true,\"max_tokens\":40,\"min_tokens\":0," \
-    "\"logprobs\":1,\"stop\":[\"stop\"],\"stop_ids\":[7],\"value_rows\":2,\"owner\":\"" OWNER "\""
+    "\"logprobs\":1,\"stop\":[\"stop\"],\"stop_ids\":[7],\"value_rows\":2,\"spec_tokens\":8,\"owner\":\"" OWNER "\""
 
 static const char note[] = "{\"version\":1," REST ",\"key\":\"" DIGEST "\",\"body\":\"" DIGEST "\"}";
 
@@ -53,6 +53,7 @@ static void test_a_turn_that_goes_on(void **state)
     assert_true(j->ask.prompt[0].n_ids == 2 && j->ask.prompt[0].max_tokens == 40 && j->reply.created_s == 5);
     assert_true(j->answer[0].session == SESSION && j->answer[0].epoch == 3 && j->answer[0].turn_text.n_final == 6);
     assert_false(gr_logprobs_has(&j->answer[0].turn_text.logprobs, 5));
+    assert_int_equal(gr_ask_spec_tokens(&j->ask), 8);
     char *again = gr_past_note(j);
     assert_string_equal(again, note);
     free(again);

@@ -29,6 +29,7 @@ static void test_rounds(void **state)
     assert_int_equal(t.num_drafts, 1);
     assert_int_equal(t.num_draft_tokens, 8);
     assert_int_equal(t.num_accepted_tokens, 3);
+    assert_true(t.accepted_per_position[0] == 1 && t.accepted_per_position[2] == 1 && t.accepted_per_position[3] == 0);
     assert_int_equal(t.wait_ns, 600000);
     assert_int_equal(t.draft_round_trip.sum_ns, 300000); /* of rounds with a tree */
     assert_int_equal(t.late_trees, 1);
@@ -90,6 +91,8 @@ static void test_turns_end_once(void **state)
     assert_int_equal(n, 4);
     assert_true(t->generation_tokens >= 5 && t->prompt_tokens >= 9);
     assert_true(t->first_token.sum_ns >= 6 * GR_MS); /* two turns had tokens, after 3 and 4 ms */
+    assert_true(t->prefill.sum_ns >= 6 * GR_MS && t->prefill.sum_ns <= t->first_token.sum_ns);
+    assert_int_equal(t->decode.sum_ns, GR_MS); /* one of them had tokens twice */
     destroy_fleet(f);
 }
 
@@ -120,6 +123,74 @@ static void test_refusals_and_losses(void **state)
     destroy_fleet(f);
 }
 
+/* One line with these words of docs/metrics.md since log_forget(), and a count that is one. */
+static void one_of_each(uint64_t count, const char *words)
+{
+    assert_int_equal(count, 1);
+    assert_int_equal(log_n_with(words), 1);
+    log_forget();
+}
+
+/* What a target says of its session. */
+static void say(struct fleet *f, uint32_t target, struct gr_msg m)
+{
+    assert_int_equal(gr_orch_on_msg(f->orch, target, &m, f->now_ns), GR_OK);
+    settle(f);
+}
+
+static void test_events_are_told_and_counted(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    const struct gr_totals *t = gr_orch_totals(f->orch);
+    const struct gr_worker_info drafter = {
+        .role = GR_WORKER_DRAFT, .n_vocab = 100, .n_slot = 8, .numerics_id = "cpu", .address = "w:2", .host = "h2"};
+    join(f, 0, GR_WORKER_TARGET, 8);
+    f->deaf[1] = true;
+    assert_int_equal(gr_orch_join(f->orch, 1, &drafter, f->now_ns), GR_OK);
+    log_forget();
+    const uint64_t fails = open_session(f, false);
+    settle(f);
+    one_of_each(t->drafter_errors, "[fallback] session 0000000000000001: drafter: worker 2 (host h2, ");
+    say(f, 0,
+        (struct gr_msg){.type = GR_MSG_ERROR,
+                        .session = fails,
+                        .error = {.code = (uint32_t)-GR_EFORMAT, .text = "not finite", .ended = 1}});
+    one_of_each(t->turns_failed_at_target, "has failed at target worker 1");
+    const uint64_t differs = open_session(f, false);
+    settle(f);
+    log_forget();
+    say(f, 0, (struct gr_msg){.type = GR_MSG_COMMIT, .session = differs, .commit = {.epoch = 1, .keep_len = 1000}});
+    one_of_each(t->transcript_mismatches, "COMMIT does not extend the transcript");
+    assert_int_equal(n_ended(f, GR_FINISH_ERROR), 2);
+    destroy_fleet(f);
+}
+
+static struct gr_worker_info named(const char *name, uint64_t values)
+{
+    struct gr_worker_info info = {.role = GR_WORKER_TARGET,
+                                  .n_vocab = 100,
+                                  .n_slot = 8,
+                                  .numerics_id = "cpu",
+                                  .tokenizer_fingerprint = 7,
+                                  .model_fingerprint = values};
+    snprintf(info.model, sizeof(info.model), "%s", name);
+    return info;
+}
+
+static void test_who_is_refused(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    const struct gr_worker_info first = named("m", 1), other = named("m", 2);
+    f->is_target[0] = f->is_target[1] = true;
+    assert_int_equal(gr_orch_join(f->orch, 0, &first, f->now_ns), GR_OK);
+    log_forget();
+    assert_int_not_equal(gr_orch_join(f->orch, 1, &other, f->now_ns), GR_OK);
+    one_of_each(gr_orch_totals(f->orch)->workers_refused, "a worker was refused");
+    destroy_fleet(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +198,8 @@ int main(void)
         cmocka_unit_test(test_drafters),
         cmocka_unit_test(test_turns_end_once),
         cmocka_unit_test(test_refusals_and_losses),
+        cmocka_unit_test(test_events_are_told_and_counted),
+        cmocka_unit_test(test_who_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
