@@ -35,6 +35,16 @@ def mpirun_many():
 
 
 @case
+def mpirun_missing_rank():
+    """Rank 1 never comes: its number and role are told, and the job ends within its time."""
+    begin = time.monotonic()
+    wrapper = "[ $OMPI_COMM_WORLD_RANK = 1 ] && exec sleep 600; exec \"$@\""
+    done = job(*MPIRUN, "-np", "3", "bash", "-c", wrapper, "x", GRAFT, "launch", *PAIR, "--start-within", "3")
+    assert done.returncode == 1 and time.monotonic() - begin < 20 * SLOW, (done.returncode, done.stderr)
+    has(done, "rank 1 (draft) has not said hello for 3 s")
+
+
+@case
 def mpirun_head():
     """An EAGLE-3 head as the drafter, and a tree in each round."""
     done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *ROLES, "--model", TARGET, "--draft", HEAD, "--", *TURN, "--max-tokens", "64",

@@ -1,14 +1,16 @@
 """Cases under a Slurm of eight nodes."""
+import json
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import time
 
 from cluster import (
-    LONG, PAIR, TURN, MPIRUN, SRUN, STATE, plain, path, job, ids_of, has, ranks, Job, killed_worker, slurm,
-    ended_with_all_it_had, killed_drafter_rank, lines_are_whole_under, streams_in_time, went_on_without_drafter
+    LONG, PAIR, TURN, MPIRUN, SRUN, STATE, plain, plain_text, path, job, ids_of, has, ranks, Job, killed_worker, slurm,
+    ended_with_all_it_had, killed_drafter_rank, lines_are_whole_under, nothing_is_left, streams_in_time, went_on_without_drafter
 )
 from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, case, wait_for
 
@@ -129,18 +131,42 @@ def srun_ends_by_scancel():
 
 
 @slurm
+def srun_warned_in_a_turn():
+    """SIGUSR1 to every rank, as --signal=USR1 sends it before the end of a job's time: the turn ends as it would. [C9]"""
+    folder = path("usr1-slurm")
+    j = Job(*SRUN, "-N3", "-n3", "-J", "to-warn", GRAFT, "launch", *PAIR, "--job-dir", folder, "--",
+            *(w for w in TURN if w != "--json"), "--max-tokens", "1500")
+    wait_for(lambda: j.printed() or j.p.poll() is not None, 60)
+    job("scancel", "--signal=USR1", "-n", "to-warn")
+    done = j.end()
+    assert done.stdout.rstrip("\n") == plain_text(1500).rstrip("\n"), (done.stdout[-300:], done.stderr[-2000:])
+    has(done, "the job ended with status 0")
+    nothing_is_left(folder)
+
+
+def said(folder):
+    """What the job's latest life has generated."""
+    with open(f"{folder}.said", encoding="utf-8") as f:
+        return json.load(f)["token_ids"]
+
+
+@slurm
 def requeued_job():
     """A job that is requeued again and again meets its own old files and starts all the same; the log is appended. [C10]"""
-    folder, out, script = path("requeue"), path("requeue.out"), path("requeue.sh")
+    folder, out, script, life = path("requeue"), path("requeue.out"), path("requeue.sh"), path("requeue-life.sh")
     n = 20 if LONG else 2
+    with open(life, "w", encoding="utf-8") as f:
+        f.write(f"{shlex.join((GRAFT, *TURN[1:]))} --max-tokens 32 > {folder}.said\n"
+                f"touch {folder}.up${{SLURM_RESTART_COUNT:-0}}\n"
+                f"test \"${{SLURM_RESTART_COUNT:-0}}\" = {n} || exec sleep 1000\n")
     with open(script, "w", encoding="utf-8") as f:
-        f.write("#!/bin/bash\nexec srun -N3 -n3 " + " ".join((GRAFT, "launch", *PAIR, "--job-dir", folder)) +
-                f" -- bash -c 'touch {folder}.up${{SLURM_RESTART_COUNT:-0}};"
-                f" test \"${{SLURM_RESTART_COUNT:-0}}\" = {n} || exec sleep 1000'\n")
+        f.write("#!/bin/bash\nexec srun -N3 -n3 " + shlex.join((GRAFT, "launch", *PAIR, "--job-dir", folder, "--", "bash", life))
+                + "\n")
     done = job("sbatch", "--parsable", "--requeue", "-N3", "-n3", "-o", out, "--open-mode=append", script)
     number = done.stdout.strip()
     for i in range(n):
         wait_for(lambda i=i: os.path.exists(f"{folder}.up{i}"), 120)
+        assert said(folder) == plain(32), i
         for name in os.listdir(folder):  # what a kill at the wrong moment leaves
             shutil.copy(os.path.join(folder, name), os.path.join(folder, name[:-1] + ("1" if name.endswith("0") else "0")))
         job("scontrol", "requeue", number)
@@ -150,6 +176,7 @@ def requeued_job():
     with open(out, encoding="utf-8") as f:
         text = f.read()
     assert text.count("all 3 roles are up") == n + 1, text
+    assert said(folder) == plain(32)
 
 
 @slurm

@@ -88,6 +88,27 @@ def several_answers_at_once():
     assert len(texts[0]) == 3 and texts[0] == texts[1]
 
 
+@case
+def turns_that_fill_their_context_or_are_left():
+    """Every rank ends a turn where rank 0 does: at the last position of its context, and wherever a client goes away."""
+    size = ("--max-model-len", "256", "--threads", "1", "--draft-threads", "1")
+    with Serve("-tp", "2", *size) as group, Serve(*size) as alone:
+        for s in (group, alone):
+            s.wait()
+        want = [alone.generate("--ignore-eos", "--max-tokens", "1000", prompt=prompt) for prompt in PROMPTS[:2]]
+        assert all(w["metrics"]["prompt_tokens"] + len(w["token_ids"]) == 256 for w in want), [w["metrics"] for w in want]
+        for i in range(40 if LONG else 6):
+            prompt = i % 2
+            p = group.start("--ignore-eos", prompt=PROMPTS[prompt], tokens=200)
+            group.wait_running(rounds=1 + i)
+            p.send_signal(signal.SIGINT)
+            p.communicate(timeout=60 * SLOW)
+            got = group.generate("--ignore-eos", "--max-tokens", "1000", prompt=PROMPTS[prompt])
+            assert got["token_ids"] == want[prompt]["token_ids"], (i, got)
+            assert got["finish_reason"] == want[prompt]["finish_reason"] == "length", got
+        assert len(group.list()["workers"]) == 2, group.list()
+
+
 # ---- memory ----
 
 def own_mib(pid):
