@@ -503,6 +503,8 @@ void target_prefix_count(struct gr_target *t, const struct session *s);
 void target_prefix_tell(struct gr_target *t, struct gr_msg_pong *m);
 /* A pass is done: the whole blocks of its sessions are others' to take. */
 void target_prefix_publish_pass(struct gr_target *t);
+/* A turn is cut at len: whole blocks of this session with tokens after it are nobody's to take any more. */
+void target_prefix_forget(struct gr_target *t, const struct session *s, int32_t len);
 /* Reserves blocks for n_token tokens, idle ones of the prefix cache included. False: there are not so many. */
 bool target_reserve(struct gr_target *t, struct session *s, int32_t n_token);
 
