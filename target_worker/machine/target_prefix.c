@@ -105,6 +105,12 @@ void target_prefix_forget(struct gr_target *t, const struct session *s, int32_t 
     }
 }
 
+void target_prefix_give_up(struct gr_target *t)
+{
+    const bool all = !t->config.prefix_cache || gr_kv_cache_make_free(&t->prefix_cache, t->pool.n_block);
+    GR_ASSERT(all);
+}
+
 bool target_reserve(struct gr_target *t, struct session *s, int32_t n_token)
 {
     struct gr_kv_table *table = &s->kv.table;
