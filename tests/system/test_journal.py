@@ -22,6 +22,8 @@ LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 WAITS = ("--rejoin-timeout", "60", "--max-model-len", "4096")
 SEGMENT_HEAD, RECORD_HEAD, RECORD_TAIL = 96, 48, 8  # docs/journal.md
 MANY = 1000 if SLOW == 1 else 300  # tokens of a turn that is met in its midst; a sanitizer's take ten times as long
+TAIL = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items.append(item)\n"
+QUERIES, HITS = "graft_prefix_cache_queries_total", "graft_prefix_cache_hits_total"
 PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
 
 
@@ -158,19 +160,23 @@ def turns_go_on_and_can_be_read_when_they_are_over():
 
 
 def streams_outlive_a_kill(n, tokens):
-    """n answers over HTTP, of which the server is killed when all have begun."""
-    want = {p: plain(p, tokens)["token_ids"] for p in PROMPTS}
+    """n answers over HTTP, of which the server is killed when all have begun. The next one opens them with their whole texts,
+    and the target finds every whole block of their prompts where it was computed."""
+    prompts = [p + "\n" + TAIL for p in PROMPTS]
+    want = {p: plain(p, tokens)["token_ids"] for p in prompts}
     with contextlib.ExitStack() as stack:
-        s = stack.enter_context(KeptEndpoint("--model", TARGET, "--queue-timeout", "60"))
+        s = stack.enter_context(KeptEndpoint("--model", TARGET, "--queue-timeout", "60", http=f"127.0.0.1:{free_port()}"))
         stack.enter_context(worker("graft-target", s.folder, s.address, "--rejoin-timeout", "60", "--sessions", str(n),
-                                   "--max-model-len", str(tokens + 64)))
+                                   "--max-model-len", str(tokens + 128)))
         s.wait()
+        lengths = [len(s.post("/tokenize", {"prompt": prompts[i % len(prompts)]})["tokens"]) for i in range(n)]
         body = {"max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
-        opens = lambda i: s.open("POST", "/v1/completions", dict(body, prompt=PROMPTS[i % len(PROMPTS)]))[0]  # noqa: E731
+        opens = lambda i: s.open("POST", "/v1/completions", dict(body, prompt=prompts[i % len(prompts)]))[0]  # noqa: E731
         with concurrent.futures.ThreadPoolExecutor(n) as pool:  # at once: each waits for a sync
             for c in pool.map(opens, range(n)):
                 stack.callback(c.close)
         wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 10]) == n, 60)
+        wait_for(lambda: s.metrics()[QUERIES] >= sum(lengths), 60)  # the next server is told of what comes then alone
         before = {x["id"]: x["tokens"] for x in s.sessions()}
         begin = time.monotonic()
         os.kill(s.server(), signal.SIGKILL)
@@ -184,6 +190,10 @@ def streams_outlive_a_kill(n, tokens):
         took = time.monotonic() - begin
         print(f"# {n} streams: all moved again {took:.2f} s after the kill", flush=True)
         assert took < 10 * SLOW, took  # of a machine of its own: under 2 s
+        found = sum((x - 1) // 16 * 16 for x in lengths)
+        wait_for(lambda: s.metrics()[QUERIES] >= sum(lengths), 60)
+        m = s.metrics()
+        assert m[HITS] >= found >= 32 * n, (m[HITS], m[QUERIES], lengths)
         got = [s.text_when_over(x) for x in before]
         assert all(x["finish_reason"] == "length" and x["token_ids"] in want.values() for x in got), got
         assert len(before) == n
