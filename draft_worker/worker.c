@@ -158,6 +158,11 @@ static void on_orchestrator_changed(void *ctx, uint64_t now_ns)
     gr_drafter_forget_all(((struct worker *)ctx)->drafter);
 }
 
+static uint32_t on_orphaned(void *ctx)
+{
+    return gr_drafter_let_orphans_go(((struct worker *)ctx)->drafter);
+}
+
 /* ---- start ---- */
 
 static int n_row_max(const struct gr_draft_options *o)
@@ -304,6 +309,7 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
                                               .step = step,
                                               .on_orchestrator_lost = on_orchestrator_lost,
                                               .on_orchestrator_changed = on_orchestrator_changed,
+                                              .on_orphaned = on_orphaned,
                                               .on_leave = on_leave};
     return gr_worker_io_create(&c, &machine, &w->io);
 }

@@ -169,6 +169,11 @@ static void on_orchestrator_changed(void *ctx, uint64_t now_ns)
     gr_target_forget_all(((struct worker *)ctx)->target);
 }
 
+static uint32_t on_orphaned(void *ctx)
+{
+    return gr_target_let_orphans_go(((struct worker *)ctx)->target);
+}
+
 /* ---- start ---- */
 
 static int specpv_buffer(const struct gr_target_options *o)
@@ -434,6 +439,7 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
                                               .step = step,
                                               .on_orchestrator_lost = on_orchestrator_lost,
                                               .on_orchestrator_changed = on_orchestrator_changed,
+                                              .on_orphaned = on_orphaned,
                                               .on_leave = on_leave};
     return gr_worker_io_create(&c, &machine, &w->io);
 }

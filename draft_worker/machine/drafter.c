@@ -280,7 +280,8 @@ static void pong(struct gr_drafter *d)
 {
     const struct gr_tree_outlook o = gr_tree_outlook_of(&d->tree_times, d->n_in_rounds);
     const struct gr_msg m = {.type = GR_MSG_PONG,
-                             .pong = {.n_session = (uint32_t)gr_drafter_n_session(d),
+                             .pong = {.n_orphan = d->n_orphan,
+                                      .n_session = (uint32_t)gr_drafter_n_session(d),
                                       .n_turn = (uint32_t)d->n_in_rounds,
                                       .round_ns = (uint64_t)o.round_ns,
                                       .more_ns = (uint64_t)o.more_ns,
@@ -288,6 +289,7 @@ static void pong(struct gr_drafter *d)
                                       .n_vocab = (uint32_t)d->config.n_vocab,
                                       .n_block = (uint32_t)d->pool.n_block,
                                       .n_free_block = (uint32_t)d->pool.n_free}};
+    d->n_orphan = 0;
     d->io.send_msg(d->io.ctx, &m);
 }
 
@@ -383,6 +385,14 @@ void gr_drafter_forget_all(struct gr_drafter *d)
             drafter_free(d, s);
         }
     }
+}
+
+uint32_t gr_drafter_let_orphans_go(struct gr_drafter *d)
+{
+    const uint32_t n = (uint32_t)gr_drafter_n_session(d);
+    gr_drafter_forget_all(d);
+    d->n_orphan += n;
+    return n;
 }
 
 uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)

@@ -103,6 +103,8 @@ void gr_drafter_on_orchestrator_lost(struct gr_drafter *d);
 void gr_drafter_drain(struct gr_drafter *d);
 /* Another orchestrator, which knows none of them: all sessions go. */
 void gr_drafter_forget_all(struct gr_drafter *d);
+/* The orchestrator stays away, and no job is in flight: the same. How many there were, which the next PONG tells. */
+uint32_t gr_drafter_let_orphans_go(struct gr_drafter *d);
 GR_NODISCARD enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,
                                                 uint64_t now_ns);
 void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint64_t now_ns);

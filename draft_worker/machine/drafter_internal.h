@@ -133,6 +133,7 @@ struct gr_drafter {
     struct gr_drafter_config config;
     struct gr_drafter_io io;
     struct gr_kv_pool pool;
+    uint32_t n_orphan;       /* sessions that were let go since the last PONG, which tells it */
     struct session *session; /* owned, (n_session_max) */
     /* ATTACHes that wait for a slot, as many as there are slots of sessions that are gone but for their job. Owned,
      * (n_session_max). */

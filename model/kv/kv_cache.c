@@ -111,12 +111,12 @@ static int32_t find(const struct gr_kv_cache *c, const struct key *k)
     return b;
 }
 
-static void add(struct gr_kv_cache *c, const struct key *k, int32_t block)
+static void add(struct gr_kv_cache *c, const struct key *k, uint64_t maker, int32_t block)
 {
     struct gr_kv_entry *e = &c->entry[block];
     const uint64_t hash = hash_key(c, k);
     int32_t *first = bucket_of(c, hash);
-    *e = (struct gr_kv_entry){.hash = hash, .parent = k->parent, .next = *first};
+    *e = (struct gr_kv_entry){.hash = hash, .parent = k->parent, .next = *first, .maker = maker};
     memcpy(e->token, k->token, sizeof(e->token));
     if (k->parent != NONE) {
         c->entry[k->parent].n_child++;
@@ -131,7 +131,7 @@ static void add(struct gr_kv_cache *c, const struct key *k, int32_t block)
 }
 
 /* The block is anybody's to write again once its entry is gone: in this order. */
-static void evict(struct gr_kv_cache *c, int32_t block)
+static void remove_entry(struct gr_kv_cache *c, int32_t block)
 {
     const struct gr_kv_entry *e = &c->entry[block];
     int32_t *at = bucket_of(c, e->hash);
@@ -144,7 +144,6 @@ static void evict(struct gr_kv_cache *c, int32_t block)
         c->entry[e->parent].n_child--;
     }
     c->n_entry--;
-    c->n_evicted++;
     gr_kv_pool_give_up(c->pool, block);
 }
 
@@ -188,7 +187,7 @@ static int32_t n_kept(const struct gr_kv_cache *c, const struct gr_kv_table *t, 
     return n;
 }
 
-void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token,
+void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token, uint64_t maker,
                          struct gr_kv_table *t)
 {
     const int32_t n_whole = n_token / GR_KV_BLOCK_TOKENS;
@@ -199,8 +198,22 @@ void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t 
         if (equal != NONE) {
             gr_kv_table_replace(c->pool, t, i, equal);
         } else {
-            add(c, &k, t->block[i]);
+            add(c, &k, maker, t->block[i]);
         }
+    }
+}
+
+static bool is_of_maker_alone(const struct gr_kv_cache *c, int32_t block, uint64_t maker)
+{
+    const struct gr_kv_entry *e = &c->entry[block];
+    return e->maker == maker && e->n_child == 0 && c->pool->n_owner[block] == 1;
+}
+
+void gr_kv_cache_forget(struct gr_kv_cache *c, const struct gr_kv_table *t, int32_t n_block, uint64_t maker)
+{
+    int32_t n = n_kept(c, t, t->n_block);
+    while (n > n_block && is_of_maker_alone(c, t->block[n - 1], maker)) {
+        remove_entry(c, t->block[--n]);
     }
 }
 
@@ -211,7 +224,8 @@ bool gr_kv_cache_make_free(struct gr_kv_cache *c, int32_t n_free)
         return false;
     }
     while (pool->n_free - pool->n_reserved < n_free) {
-        evict(c, pool->oldest);
+        remove_entry(c, pool->oldest);
+        c->n_evicted++;
     }
     return true;
 }

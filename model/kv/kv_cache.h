@@ -34,7 +34,8 @@ struct gr_kv_entry {
     int32_t parent; /* the block before it; GR_KV_NO_BLOCK: it begins a text */
     int32_t next;   /* in its bucket; GR_KV_NO_BLOCK: it is the last one */
     int32_t n_child;
-    bool marked; /* the owner's: something belongs to it besides KV. False when it becomes an entry */
+    bool marked;    /* the owner's: something belongs to it besides KV. False when it becomes an entry */
+    uint64_t maker; /* whose block became it */
     int32_t token[GR_KV_BLOCK_TOKENS];
     char salt[GR_KV_SALT_MAX]; /* where it begins a text; elsewhere empty */
 };
@@ -63,9 +64,13 @@ size_t gr_kv_cache_bytes(int32_t n_block);
 int32_t gr_kv_cache_take(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token,
                          struct gr_kv_table *t);
 /* The whole blocks of t, which holds token[0 .. n_token), become entries. Where there is an equal one already it takes
- * the place of t's block, which is let go; no pass may be using t. */
-void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token,
+ * the place of t's block, which is let go; no pass may be using t. maker: a number that nobody else ever has. */
+void gr_kv_cache_publish(struct gr_kv_cache *c, const char *salt, const int32_t *token, int32_t n_token, uint64_t maker,
                          struct gr_kv_table *t);
+/* Of t's blocks after the first n_block those are entries no more, from the last one back, that the maker's blocks
+ * became, that no other table has, and after which there is none. What others have taken, gone on after or published
+ * themselves is part of their own texts. t keeps its blocks; a pass may be using it. */
+void gr_kv_cache_forget(struct gr_kv_cache *c, const struct gr_kv_table *t, int32_t n_block, uint64_t maker);
 /* Gives up idle entries, the longest unused first, until n_free blocks that are not reserved are free. False: there are
  * not so many, even without any entry, and none was given up. */
 bool gr_kv_cache_make_free(struct gr_kv_cache *c, int32_t n_free);

@@ -406,7 +406,8 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     return st;
 }
 
-/* n_keep of the turn's generated tokens stay; its target, which goes idle with the turn or is idle already, follows. */
+/* n_keep of the turn's generated tokens stay; its target, which goes idle with the turn or is idle already, follows. It
+ * is told so before a CLOSE, too: its prefix cache is to have nothing of what comes after them. */
 static void cut_text(struct gr_orch *o, struct session *s, uint32_t n_keep)
 {
     orch_drop_provisional(s);
@@ -416,7 +417,7 @@ static void cut_text(struct gr_orch *o, struct session *s, uint32_t n_keep)
     orch_text_cut(s, s->turn.transcript.len - n_cut);
     gr_metrics_cut(&s->metrics, s->turn.transcript.len);
     const bool is_news = n_cut > 0 || s->state != GR_SESSION_IDLE;
-    if (is_news && s->request.wishes.keep_open && s->at.target >= 0 && s->state != GR_SESSION_CLOSING) {
+    if (is_news && s->at.target >= 0 && s->state != GR_SESSION_CLOSING) {
         const struct gr_msg m = {.type = GR_MSG_TRUNCATE,
                                  .session = s->id,
                                  .truncate = {.epoch = s->epoch, .keep_len = s->turn.transcript.len}};

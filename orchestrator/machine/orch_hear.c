@@ -141,6 +141,9 @@ static void on_opened(struct gr_orch *o, struct session *s, const struct gr_msg 
 
 static void on_evicted(struct gr_orch *o, struct session *s)
 {
+    if (s->at.open_after_close) {
+        return; /* it crossed the CLOSE, which is answered all the same; or the target is lost before it does */
+    }
     if (s->state == GR_SESSION_IDLE) {
         orch_home_forgot(s); /* the next turn opens the session again */
         orch_detach(o, s);

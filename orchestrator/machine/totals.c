@@ -106,6 +106,7 @@ void gr_totals_take(struct gr_totals *t, const struct gr_msg *m, const char *tra
         t->prefix_queries += m->pong.n_prefix_query;
         t->prefix_hits += m->pong.n_prefix_hit;
         t->prefix_evictions += m->pong.n_prefix_evicted;
+        t->orphans += m->pong.n_orphan;
         break;
     case GR_MSG_ATTACHED:
         t->fallbacks[GR_TOLD_BY_DRAFT] += m->attached.n_fallback;

@@ -45,6 +45,7 @@ struct gr_totals {
     uint64_t turns_refused[GR_N_REFUSED];
     uint64_t prompt_tokens; /* of turns that were taken; several answers to one prompt count it once */
     uint64_t cached_tokens; /* of them, and of the turns before, that were not computed for the turn */
+    uint64_t orphans;       /* sessions that workers have let go while they had no orchestrator, by PONGs */
     uint64_t prefix_queries, prefix_hits, prefix_evictions; /* of prefix caches, by PONGs: tokens, tokens, KV blocks */
     uint64_t generation_tokens;                             /* that became final */
     uint64_t withdrawn_tokens;                              /* provisional ones that were taken back */

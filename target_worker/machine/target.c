@@ -87,7 +87,9 @@ static void pong(struct gr_target *t)
                                 .first_ns = (uint64_t)outlook.first_ns,
                                 .n_vocab = (uint32_t)t->config.n_vocab,
                                 .n_block = (uint32_t)t->pool.n_block,
-                                .n_free_block = (uint32_t)(t->pool.n_free + t->pool.n_idle)}};
+                                .n_free_block = (uint32_t)(t->pool.n_free + t->pool.n_idle),
+                                .n_orphan = t->n_orphan}};
+    t->n_orphan = 0;
     target_prefix_tell(t, &m.pong);
     t->io.send_msg(t->io.ctx, &m);
 }
@@ -183,6 +185,16 @@ void gr_target_forget_all(struct gr_target *t)
             target_free_session(t, s);
         }
     }
+}
+
+uint32_t gr_target_let_orphans_go(struct gr_target *t)
+{
+    const uint32_t n = (uint32_t)gr_target_n_session(t);
+    GR_ASSERT(!t->pass_in_flight);
+    gr_target_forget_all(t);
+    target_prefix_give_up(t);
+    t->n_orphan += n;
+    return n;
 }
 
 void gr_target_drain(struct gr_target *t)

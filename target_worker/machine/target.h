@@ -108,6 +108,9 @@ void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer);
 void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns);
 /* Another orchestrator, which knows none of them: all sessions go, those of a pass when it is done. */
 void gr_target_forget_all(struct gr_target *t);
+/* The orchestrator stays away, and no pass is in flight: all sessions go, and with them what the prefix cache has. How
+ * many there were, which the next PONG tells. */
+uint32_t gr_target_let_orphans_go(struct gr_target *t);
 /* This worker is to end: from now on every OPEN and APPEND is refused with GR_EDRAINING, and turns that have begun go
  * on.
  */

@@ -181,6 +181,7 @@ struct gr_target {
     struct {
         uint64_t n_query, n_hit, n_evicted;
     } prefix_told;           /* target_prefix.c: what PONGs have told of the cache so far */
+    uint32_t n_orphan;       /* sessions that were let go since the last PONG, which tells it */
     struct session *session; /* owned, (n_session_max) */
     int32_t *held_ids;       /* owned, (n_session_max, n_ctx_max) */
     uint16_t *feature;       /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep; in
@@ -505,6 +506,10 @@ void target_prefix_count(struct gr_target *t, const struct session *s);
 void target_prefix_tell(struct gr_target *t, struct gr_msg_pong *m);
 /* A pass is done: the whole blocks of its sessions are others' to take. */
 void target_prefix_publish_pass(struct gr_target *t);
+/* A turn is cut at len: whole blocks of this session with tokens after it are nobody's to take any more. */
+void target_prefix_forget(struct gr_target *t, const struct session *s, int32_t len);
+/* No session holds a block: the cache keeps none either. */
+void target_prefix_give_up(struct gr_target *t);
 /* Reserves blocks for n_token tokens, idle ones of the prefix cache included. False: there are not so many. */
 bool target_reserve(struct gr_target *t, struct session *s, int32_t n_token);
 

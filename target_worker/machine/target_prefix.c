@@ -2,7 +2,8 @@
  *
  * Between passes every whole block with full KV of final tokens is published, of whatever session: row independence
  * makes its KV what any other session would compute for these tokens, as a prompt or as its own text. What was computed
- * under a view is missing from kv.len until a refresh has computed it anew, and what is provisional lies after it.
+ * under a view is missing from kv.len until a refresh has computed it anew, and what is provisional lies after it. What
+ * came after a stop of which the target was not told yet is forgotten with the TRUNCATE that tells it.
  *
  * A session takes blocks once a turn, when it is admitted: so hits count against what it needs, and are held from then
  * on. The features that a head needs of them are stored with the blocks, by whichever session has them first; where a
@@ -83,7 +84,7 @@ void target_prefix_tell(struct gr_target *t, struct gr_msg_pong *m)
 static void publish(struct gr_target *t, struct session *s)
 {
     const int32_t len = GR_MIN(s->kv.len, s->kv.final_len);
-    gr_kv_cache_publish(&t->prefix_cache, s->wishes.salt, s->prefix.token, len, &s->kv.table);
+    gr_kv_cache_publish(&t->prefix_cache, s->wishes.salt, s->prefix.token, len, s->id, &s->kv.table);
     target_store_features(t, s, len / GR_KV_BLOCK_TOKENS);
 }
 
@@ -95,6 +96,19 @@ void target_prefix_publish_pass(struct gr_target *t)
             publish(t, s);
         }
     }
+}
+
+void target_prefix_forget(struct gr_target *t, const struct session *s, int32_t len)
+{
+    if (t->config.prefix_cache && len < s->prefix.len) {
+        gr_kv_cache_forget(&t->prefix_cache, &s->kv.table, len / GR_KV_BLOCK_TOKENS, s->id);
+    }
+}
+
+void target_prefix_give_up(struct gr_target *t)
+{
+    const bool all = !t->config.prefix_cache || gr_kv_cache_make_free(&t->prefix_cache, t->pool.n_block);
+    GR_ASSERT(all);
 }
 
 bool target_reserve(struct gr_target *t, struct session *s, int32_t n_token)

@@ -328,6 +328,7 @@ void target_truncate(struct gr_target *t, uint64_t id, const struct gr_msg_trunc
         return; /* the session was closed, evicted or re-opened meanwhile: nothing of that turn is left */
     }
     const int32_t len = (int32_t)GR_MIN(m->keep_len, (uint32_t)INT32_MAX);
+    target_prefix_forget(t, s, len);
     if (s->flight.in_pass) { /* it also cuts the turn that begins when the pass is done, where one does */
         target_turn_cut_later(s, len);
         return;

@@ -224,6 +224,86 @@ static void test_too_many(void **state)
     assert_true(n_yield > 10);
 }
 
+/* A session's turn up to its n-th generated token, which the target is told much later was the last. */
+static void run_past(struct world *w, uint64_t id, int32_t family, int32_t n, int32_t n_generated)
+{
+    open_family(w, id, family, n, 100);
+    while (w->text[id].len < n + n_generated) {
+        assert_true(one_pass(w, 1000));
+    }
+}
+
+/* How many tokens of a text a session that begins with it finds. */
+static int32_t n_found(struct world *w, const struct text *of)
+{
+    struct text *t = &w->text[4];
+    *t = *of;
+    t->final_len = t->len;
+    open_with(w, 4, 1, (int32_t[]){0, t->len}, 2, 1);
+    while (w->text[4].len == of->len) {
+        assert_true(one_pass(w, 1000));
+    }
+    close_session(w, 4);
+    assert_int_equal(w->last[GR_MSG_COMMIT].session, 4);
+    return (int32_t)w->last[GR_MSG_COMMIT].commit.n_cached;
+}
+
+/* A stop is told when more has been computed: nothing after it is there for others, between passes and in one. */
+static void test_after_a_stop(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct world w;
+        create_cached(&w, 40);
+        run_past(&w, 1, 3, 40, 50);
+        const struct text said = w.text[1];
+        assert_int_equal(n_found(&w, &said), (said.len - 1) / BLOCK * BLOCK);
+        if (i % 2 == 1) {
+            (void)gr_target_step(w.target, 1000);
+            assert_non_null(w.pass);
+        }
+        truncate_to(&w, 1, 40 + 13);
+        if (i / 2 == 1) {
+            close_session(&w, 1);
+        }
+        run(&w);
+        assert_int_equal(n_found(&w, &said), 48);
+        struct text kept = said;
+        kept.len = 53;
+        assert_int_equal(n_found(&w, &kept), 48);
+        close_session(&w, 1);
+        assert_int_equal(n_free(&w), 40);
+        destroy(&w);
+    }
+}
+
+/* A client that sent those very ids itself keeps them, and so do all who come after it. */
+static void test_after_a_stop_of_others(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct world w;
+        create_cached(&w, 40);
+        run_past(&w, 1, 3, 40, 50);
+        const struct text said = w.text[1];
+        struct text *t = &w.text[2];
+        *t = said;
+        t->len = t->final_len = 75;
+        open_with(&w, 2, 1, (int32_t[]){0, t->len}, 2, 1 + 20 * (uint32_t)i);
+        while (t->len < 76) {
+            assert_true(one_pass(&w, 1000));
+        }
+        truncate_to(&w, 1, 53);
+        assert_int_equal(n_found(&w, &said), 64);
+        run(&w);
+        assert_plain(t, 75);
+        close_session(&w, 1);
+        close_session(&w, 2);
+        assert_true(n_found(&w, &said) >= 64);
+        destroy(&w);
+    }
+}
+
 struct life {
     bool open[5];
     int32_t prompt[5]; /* where the generated tokens of its turn begin */
@@ -324,11 +404,17 @@ static void test_after_views(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_borders),     cmocka_unit_test(test_conversation),
-        cmocka_unit_test(test_salts),       cmocka_unit_test(test_at_once),
-        cmocka_unit_test(test_pressure),    cmocka_unit_test(test_waiting_holds_nothing),
-        cmocka_unit_test(test_too_many),    cmocka_unit_test(test_random),
+        cmocka_unit_test(test_borders),
+        cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_salts),
+        cmocka_unit_test(test_at_once),
+        cmocka_unit_test(test_pressure),
+        cmocka_unit_test(test_waiting_holds_nothing),
+        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_random),
         cmocka_unit_test(test_after_views),
+        cmocka_unit_test(test_after_a_stop),
+        cmocka_unit_test(test_after_a_stop_of_others),
     };
     gr_log_set_level(GR_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

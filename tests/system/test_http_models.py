@@ -6,13 +6,13 @@ usage: test_http_models.py BUILD_DIR SOURCE_ROOT      prints TAP
 import contextlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 
 from harness import DRAFT, TARGET, case, main, run, wait_for
 from endpoint import PROMPT, Endpoint
 from served import one_line, worker
+from weights import with_other_tokenizer
 
 N_TOKEN = 24
 TWO = ("--model", "large=" + TARGET, "--model", "small=" + DRAFT)  # the demo's draft model has its tokenizer, and serves as well
@@ -35,20 +35,6 @@ def health(s):
 
 def models(s):
     return {m["id"]: m["max_model_len"] for m in s.ask("GET", "/v1/models")[1]["data"]}
-
-
-@contextlib.contextmanager
-def with_other_tokenizer():
-    with tempfile.TemporaryDirectory() as d:
-        path = os.path.join(d, "target")
-        shutil.copytree(TARGET, path)
-        name = os.path.join(path, "tokenizer.json")
-        os.chmod(name, 0o644)
-        with open(name, encoding="utf-8") as f:
-            text = f.read()
-        with open(name, "w", encoding="utf-8") as f:
-            f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
-        yield path
 
 
 @case
@@ -96,7 +82,7 @@ def a_model_without_a_name_has_its_folders():
 def a_target_of_another_tokenizer_serves_nothing():
     """Whether the endpoint's model has a name or not; it serves when the right target comes."""
     want = text_of(TARGET)
-    with with_other_tokenizer() as other:
+    with with_other_tokenizer(TARGET) as other:
         for name, foreign in (((), ()), (("--served-model-name", "m"), ("--served-model-name", "m"))):
             with Endpoint("--model", TARGET, *name, spawn=False) as s:
                 with worker("graft-target", s.folder, s.address, *foreign, model=other):

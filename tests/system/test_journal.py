@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import time
 
@@ -19,7 +20,10 @@ from served import FIXED, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 WAITS = ("--rejoin-timeout", "60", "--max-model-len", "4096")
+SEGMENT_HEAD, RECORD_HEAD, RECORD_TAIL = 96, 48, 8  # docs/journal.md
 MANY = 1000 if SLOW == 1 else 300  # tokens of a turn that is met in its midst; a sanitizer's take ten times as long
+TAIL = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items.append(item)\n"
+QUERIES, HITS = "graft_prefix_cache_queries_total", "graft_prefix_cache_hits_total"
 PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]
 
 
@@ -156,19 +160,23 @@ def turns_go_on_and_can_be_read_when_they_are_over():
 
 
 def streams_outlive_a_kill(n, tokens):
-    """n answers over HTTP, of which the server is killed when all have begun."""
-    want = {p: plain(p, tokens)["token_ids"] for p in PROMPTS}
+    """n answers over HTTP, of which the server is killed when all have begun. The next one opens them with their whole texts,
+    and the target finds every whole block of their prompts where it was computed."""
+    prompts = [p + "\n" + TAIL for p in PROMPTS]
+    want = {p: plain(p, tokens)["token_ids"] for p in prompts}
     with contextlib.ExitStack() as stack:
-        s = stack.enter_context(KeptEndpoint("--model", TARGET, "--queue-timeout", "60"))
+        s = stack.enter_context(KeptEndpoint("--model", TARGET, "--queue-timeout", "60", http=f"127.0.0.1:{free_port()}"))
         stack.enter_context(worker("graft-target", s.folder, s.address, "--rejoin-timeout", "60", "--sessions", str(n),
-                                   "--max-model-len", str(tokens + 64)))
+                                   "--max-model-len", str(tokens + 128)))
         s.wait()
+        lengths = [len(s.post("/tokenize", {"prompt": prompts[i % len(prompts)]})["tokens"]) for i in range(n)]
         body = {"max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
-        opens = lambda i: s.open("POST", "/v1/completions", dict(body, prompt=PROMPTS[i % len(PROMPTS)]))[0]  # noqa: E731
+        opens = lambda i: s.open("POST", "/v1/completions", dict(body, prompt=prompts[i % len(prompts)]))[0]  # noqa: E731
         with concurrent.futures.ThreadPoolExecutor(n) as pool:  # at once: each waits for a sync
             for c in pool.map(opens, range(n)):
                 stack.callback(c.close)
         wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 10]) == n, 60)
+        wait_for(lambda: s.metrics()[QUERIES] >= sum(lengths), 60)  # the next server is told of what comes then alone
         before = {x["id"]: x["tokens"] for x in s.sessions()}
         begin = time.monotonic()
         os.kill(s.server(), signal.SIGKILL)
@@ -182,6 +190,10 @@ def streams_outlive_a_kill(n, tokens):
         took = time.monotonic() - begin
         print(f"# {n} streams: all moved again {took:.2f} s after the kill", flush=True)
         assert took < 10 * SLOW, took  # of a machine of its own: under 2 s
+        found = sum((x - 1) // 16 * 16 for x in lengths)
+        wait_for(lambda: s.metrics()[QUERIES] >= sum(lengths), 60)
+        m = s.metrics()
+        assert m[HITS] >= found >= 32 * n, (m[HITS], m[QUERIES], lengths)
         got = [s.text_when_over(x) for x in before]
         assert all(x["finish_reason"] == "length" and x["token_ids"] in want.values() for x in got), got
         assert len(before) == n
@@ -240,6 +252,57 @@ def a_torn_last_record_is_left_out():
         assert [x["id"] for x in s.sessions()] == [first], s.sessions()
 
 
+def flip_in_record_of(session, folder):
+    """A bit in the first record of a session, which others follow."""
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), "r+b") as f:
+            whole, at = f.read(), SEGMENT_HEAD
+            while at + RECORD_HEAD <= len(whole):
+                n, _, _, of = struct.unpack_from("<IIQQ", whole, at)
+                if of == int(session, 16):
+                    f.seek(at + RECORD_HEAD + n // 2)
+                    f.write(bytes([whole[at + RECORD_HEAD + n // 2] ^ 4]))
+                    return
+                at += RECORD_HEAD + n + RECORD_TAIL
+    raise AssertionError(f"no record is of session {session}")
+
+
+def bytes_of(folder):
+    out = {}
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), "rb") as f:
+            out[name] = f.read()
+    return out
+
+
+@case
+def damage_in_the_midst_costs_one_session():
+    """Each start names it, the other answers are as they were, and nothing of the journal is changed."""
+    alone = {"supervise": False, "port": free_port()}
+    with KeptEndpoint("--model", TARGET, **alone) as s:
+        with worker("graft-target", s.folder, s.address, *WAITS):
+            s.wait()
+            told = [stream_of(s, p, 40) for p in PROMPTS[:3]]
+        s.end()
+        ids = [session for session, *_ in told]
+        assert all(ended for *_, ended in told), told
+        flip_in_record_of(ids[1], s.journal)
+        before = bytes_of(s.journal)
+        for n in (1, 2):
+            with Kept(folder=s.folder, **alone) as again:
+                assert again.log().count("is not served") == again.log().count(f"session {ids[1]}") == 1, again.log()
+                assert "2 answers can be read, 1 sessions are damaged" in again.log(), again.log()
+                gone = again.ask_now("session", "show", ids[1], "--text", "--model", TARGET)
+                assert gone.returncode == 1 and gone.stdout == "", gone
+                one_line(gone, ids[1], "are damaged or lost")
+                for i in (0, 2):
+                    shown = again.graft("session", "show", ids[i], "--text", "--model", TARGET).stdout
+                    assert shown == told[i][1] + "\n" and len(again.text(ids[i])["token_ids"]) == 40, shown
+                again.end()
+            now = bytes_of(s.journal)
+            assert all(now.get(name, b"") == was for name, was in before.items()), (n, sorted(before), sorted(now))
+
+
 class SmallDisk:
     """A folder with a file system of 1 MiB, which a process holds that has its own view of mounts. before: a command in that
     view. Skips where there can be none."""
@@ -280,9 +343,9 @@ class SmallDisk:
         os.remove(os.path.join(self.seen, "ballast"))
 
 
-def stream_of(s, ids):
+def stream_of(s, prompt, tokens=8):
     """A stream's session and text, and whether its end was told; where there is none, None and what was said."""
-    body = {"prompt": ids, "max_tokens": 8, "temperature": 0, "ignore_eos": True, "stream": True}
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
     c, r = s.open("POST", "/v1/completions", body)
     with contextlib.closing(c):
         text = r.read().decode()

@@ -117,6 +117,20 @@ def stops_are_found_again(s, plain):
         found = s.turn(ids + [other, *ids[:20]], "--max-tokens", "1")["metrics"]["cached_tokens"]
         assert (len(ids) - 1) // 16 * 16 <= found <= len(ids), (turn, len(ids), found)
         ids += [other, *ids[:20]]
+    nothing_after_a_stop_is_found(s, plain, ids)
+
+
+def nothing_after_a_stop_is_found(s, plain, ids):
+    """A target that has hundreds of tokens to go is told of the stop long after the first of them, also where its session
+    ends with the turn."""
+    for keep in ((), ("--keep",)):
+        ids = ids + ids[:7]  # another text: what is looked for is published
+        whole = plain.turn(ids, "--method", "none", "--max-tokens", "300")
+        got = s.turn(ids, *FIXED, *keep, "--max-tokens", "300", "--stop", whole["text"][60:70])
+        n = len(got["token_ids"])
+        assert got["finish_reason"] == "stop" and 0 < n < 100 and got["token_ids"] == whole["token_ids"][:n], (got, whole)
+        found = s.turn(ids + whole["token_ids"], "--max-tokens", "1")["metrics"]["cached_tokens"]
+        assert (len(ids) + n - 1) // 16 * 16 <= found <= len(ids) + n, (keep, len(ids), n, found)
 
 
 @case

@@ -22,6 +22,7 @@ from kept import Answer, Kept
 from served import Folder, free_port
 
 N_KILL = int(os.environ.get("GRAFT_TEST_KILLS", "40"))
+LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 SEED = int(os.environ.get("GRAFT_TEST_SEED", str(int(time.time()))))
 N_CLIENT = 64 if SLOW == 1 else 12
 N_TOKEN = 240 if SLOW == 1 else 100  # an answer takes as long as several kills
@@ -221,7 +222,7 @@ def a_server_that_is_killed_is_soon_there_again():
         with Load(fleet.s, random.Random(SEED)) as load:
             took = [one_kill(fleet, load, "graft") for _ in range(3)]
         print(f"# {N_CLIENT} streams all move again {', '.join(f'{t:.2f}' for t in took)} s after their server was killed", flush=True)
-        assert min(took) < 30 * SLOW, took  # of a machine of its own: under 2 s
+        assert min(took) < (2 if LONG else 30) * SLOW, took  # the short form shares its machine with others
 
 
 @case

@@ -6,6 +6,7 @@ usage: test_survivors.py BUILD_DIR SOURCE_ROOT      prints TAP
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 from forwarder import Forwarder
 from harness import BUILD, CASES, DRAFT, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, wait_for
@@ -87,6 +89,42 @@ def whole(p, want=None):
 
 def plain(s, tokens=TOKENS):
     return s.generate("--method", "none", "--max-tokens", str(tokens))["token_ids"]
+
+
+# ---- an orchestrator that stays away ----
+
+def forgotten(job):
+    """How many sessions the workers say that they have let go."""
+    found = [re.findall(r"--orphan-ttl\): (\d+) sessions are forgotten", job.log(x)) for x in ("graft-target", "graft-draft")]
+    assert all(len(x) <= 1 for x in found), found
+    return [int(x[0]) for x in found if x]
+
+
+@case
+def sessions_outlast_the_orchestrator_for_orphan_ttl():
+    """Links to it are cut: after that time workers forget what they had, and stay. The next turn is computed anew."""
+    for ttl in (1, 600):
+        with Job("--http", "127.0.0.1:0", "--model", TARGET, links=True, workers=("--orphan-ttl", str(ttl))) as job:
+            pids = [job.real(job.target), job.real(job.draft)]
+            port = re.search(r"at http://\S+:(\d+)/v1", job.s.log()).group(1)
+            first = job.s.generate(*FIXED, "--keep", "--max-tokens", "40")
+            for link in job.links.values():
+                link.cut, link.halve = True, True
+            wait_for(lambda: all("is away; sessions are kept" in job.log(x) for x in job.links))
+            wait_for(lambda: ttl != 1 or len(forgotten(job)) == 2)
+            for link in job.links.values():
+                link.cut = False
+            wait_for(lambda: all("joining the orchestrator" in job.log(x) for x in job.links))
+            job.s.wait("--draft", DRAFT)
+            again = job.s.generate("--session", first["session"], "--max-tokens", "20", prompt="\nclass A:")
+            assert (again["metrics"]["cached_tokens"] > 0) == (ttl != 1), again["metrics"]
+            n = sum(forgotten(job))
+            assert (n >= 1) == (ttl == 1) and pids == [job.real(job.target), job.real(job.draft)], (n, job.log("graft-target"))
+
+            def counted(port=port):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as r:
+                    return float(re.search(r"^graft_orphaned_sessions_total (\S+)$", r.read().decode(), re.M).group(1))
+            wait_for(lambda: counted() == n)
 
 
 # ---- endings ----

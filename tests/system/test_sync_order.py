@@ -7,7 +7,9 @@ is very slow, or hangs, holds nobody but those who wait for a record.
 
 usage: test_sync_order.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import bisect
 import contextlib
+import functools
 import http.client
 import itertools
 import json
@@ -16,6 +18,7 @@ import re
 import signal
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from endpoint import Endpoint
 from harness import BUILD, SLOW, TARGET, Skip, case, generate, main, run, wait_for
@@ -26,6 +29,8 @@ TOKENS = 60
 SMALL = ("--max-model-len", "1024")
 DELAY_MS = 30  # of a sync
 SEGMENT_HEAD, RECORD_HEAD, RECORD_TAIL = 96, 48, 8
+END = re.compile(rb'"finish_reason":"[a-z]|\(timeout\)')  # a timeout is told as an error
+EVENT_ID = re.compile(rb"id: ([0-9a-f]{16})-(\d+)-\d+\n")
 
 
 class Watched(Folder):
@@ -50,7 +55,7 @@ class Stretch:
     """Bytes that events have added to a file or a socket."""
 
     def __init__(self):
-        self.bytes = b""
+        self.bytes = bytearray()
         self.ends = []  # (length after the event, its number)
 
     def add(self, number, data):
@@ -59,7 +64,7 @@ class Stretch:
 
     def event_of(self, end):
         """The event that brought the byte before `end`."""
-        return next(number for length, number in self.ends if length >= end)
+        return self.ends[bisect.bisect_left(self.ends, (end, 0))][1]
 
 
 class Order:
@@ -124,10 +129,18 @@ class Order:
         for s in self.sockets.values():
             head = re.search(rb"X-Request-Id: ([0-9a-f]{32})", s.bytes)
             if head and b"text/event-stream" in s.bytes:
-                end = re.search(rb'"finish_reason":"[a-z]', s.bytes)
+                end = END.search(s.bytes)
                 out[head.group(1).decode()] = (s.ends[0][1], s.event_of(end.end()) if end else None)
         return out
 
+    def first_ids(self):
+        """Of each session and epoch when the first event was sent that has a name of it."""
+        out = {}
+        for s in self.sockets.values():
+            for m in EVENT_ID.finditer(s.bytes):
+                at, key = s.event_of(m.end()), (int(m.group(1), 16), int(m.group(2)))
+                out[key] = min(at, out.get(key, at))
+        return out
 
     def streams(self):
         """Of each request that was answered the events in which something was sent to it."""
@@ -137,6 +150,28 @@ class Order:
             if head:
                 out[head.group(1).decode()] = [number for _, number in s.ends]
         return out
+
+
+def epoch_of(body):
+    """Of an OPEN or a KEPT, whose first field it is: a msgpack number."""
+    at = body.index(b"\xa5epoch") + 6
+    width = {0xcc: 1, 0xcd: 2, 0xce: 4}.get(body[at], 0)
+    return int.from_bytes(body[at + 1:at + 1 + width], "big") if width else body[at]
+
+
+def check_ids(order):
+    """No event's name left before a record of its epoch was durable. Returns how many epochs each session's names had."""
+    begun, n = {}, {}
+    for session, name, body, durable in order.records():
+        if name in ("OPEN", "KEPT") and durable is not None:
+            key = (session, epoch_of(body))
+            begun[key] = min(durable, begun.get(key, durable))
+    for (session, epoch), sent in order.first_ids().items():
+        durable = begun.get((session, epoch))
+        assert durable is not None and durable < sent, \
+            f"{session:016x}-{epoch} was told at {sent}, its record was durable at {durable}"
+        n[f"{session:016x}"] = n.get(f"{session:016x}", 0) + 1
+    return n
 
 
 def check(order):
@@ -152,6 +187,7 @@ def check(order):
             ends = [durable for s, name, _, durable in records if s == session and name == "FINISHED"]
             assert ends and ends[0] is not None and ends[0] < ended, \
                 f"an end was told at {ended}, and was durable at {ends}"
+    assert set(check_ids(order)) <= set(sessions), sessions
     return sessions
 
 
@@ -164,17 +200,18 @@ def watched(folder, port, watches, *args):
         yield s
 
 
-def begin(s, request, prompt, tokens):
-    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+def begin(s, request, prompt, tokens, **more):
+    body = dict({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}, **more)
     return s.open("POST", "/v1/completions", body,
-                  headers={"X-Request-Id": request, "traceparent": f"00-{request}-00000000000000aa-01"})
+                  headers={"X-Request-Id": request, "traceparent": f"00-{request}-00000000000000aa-01",
+                           "X-Graft-Event-Ids": "1"})
 
 
-def ask(s, request, prompt, tokens=TOKENS):
+def ask(s, request, prompt, tokens=TOKENS, **more):
     """A stream's text; what there was of it where the server went away."""
     text = b""
     try:
-        c, r = begin(s, request, prompt, tokens)
+        c, r = begin(s, request, prompt, tokens, **more)
         with contextlib.closing(c):
             assert r.status == 200, r.read()
             while True:
@@ -233,6 +270,36 @@ def nothing_leaves_before_its_record():
             t.join()
     sessions = check(Order(folder.log))
     assert len(sessions) == 8 and all(ended for _, ended in sessions.values()), sessions
+
+
+@case
+def names_of_a_new_epoch_and_every_end_wait_for_their_records():
+    """A target is killed and comes back, one answer passes its time, another client closes one. A sync takes longer than to
+    open a session again."""
+    needs_preload()
+    folder, port, n = Watched(1500), free_port(), 7000
+    target = functools.partial(worker, "graft-target", folder, f"127.0.0.1:{port}", "--max-model-len", "8192")
+    running = lambda s, epoch: [x for x in s.sessions() if x["state"] == "running" and x["epoch"] == epoch and x["rounds"] > 5]  # noqa: E731
+    with watched(folder, port, True, "--queue-timeout", "60") as s, ThreadPoolExecutor(5) as pool:
+        with target() as t:
+            s.wait()
+            short = [pool.submit(ask, s, f"{i + 1:032x}", PROMPTS[i], 800) for i in range(3)]
+            late = pool.submit(ask, s, f"{4:032x}", PROMPTS[0], n, timeout=8)
+            c, r = begin(s, f"{5:032x}", PROMPTS[1], n)
+            closed = pool.submit(r.read)
+            wait_for(lambda: len(running(s, 1)) == 5)
+            t.kill()
+            with target():
+                wait_for(lambda: len(running(s, 2)) >= 4)
+                s.graft("session", "close", r.getheader("X-Graft-Session"))
+                texts = [x.result() for x in (*short, late, closed)]
+    c.close()
+    assert b"timeout" in texts[3] and b'"finish_reason":"closed"' in texts[4], (texts[3][-300:], texts[4][-300:])
+    assert all(b'"finish_reason":"length"' in x for x in texts[:3]), [x[-300:] for x in texts]
+    order = Order(folder.log)
+    sessions, epochs = check(order), check_ids(order)
+    assert len(sessions) == 5 and all(ended for _, ended in sessions.values()), sessions
+    assert len(epochs) == 5 and sum(epochs.values()) >= 9, epochs  # that which passes its time may do so before
 
 
 @case

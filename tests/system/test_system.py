@@ -17,6 +17,7 @@ import tempfile
 from harness import (BUILD, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, Running, alive, case, generate, main, refused, run,
                      wait_for)
 from served import free_port
+from weights import with_other_tokenizer
 
 FIXED = ("--num-speculative-tokens", "7")  # drafts whatever it costs; `auto` may find that it does not pay
 
@@ -615,15 +616,7 @@ def tokenizer_warnings_come_once():
 
 @case
 def tokenizer_mismatch():
-    with tempfile.TemporaryDirectory() as d:
-        path = os.path.join(d, "draft")
-        shutil.copytree(DRAFT, path)
-        name = os.path.join(path, "tokenizer.json")
-        os.chmod(name, 0o644)
-        with open(name, encoding="utf-8") as f:
-            text = f.read()
-        with open(name, "w", encoding="utf-8") as f:
-            f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
+    with with_other_tokenizer(DRAFT) as path:
         words = f"tokenizer of --draft {path} differs from that of --model {TARGET}: all need one tokenizer"
         refused(("--model", TARGET, "--draft", path, "--prompt", "x"), 1, words)
         done = run("serve", "--spawn", "--model", TARGET, "--draft", path, env={"GRAFT_KEY": "ab" * 32})

@@ -1,9 +1,11 @@
-"""Model folders whose weights a test changes: copies, values in them, a tied embedding made two tensors."""
+"""Model folders that a test changes: copies, values in their weights, a tied embedding made two tensors, another tokenizer."""
 import array
+import contextlib
 import json
 import os
 import shutil
 import struct
+import tempfile
 
 NAN, INF = 0x7fc0, 0x7f80  # bf16
 
@@ -84,3 +86,18 @@ def widened(path, wide=""):
     with open(os.path.join(path, "model.safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text + data)
     return path
+
+
+@contextlib.contextmanager
+def with_other_tokenizer(model):
+    """A copy whose tokenizer has another fingerprint, and gives the same ids for all texts."""
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, os.path.basename(model))
+        shutil.copytree(model, path)
+        name = os.path.join(path, "tokenizer.json")
+        os.chmod(name, 0o644)
+        with open(name, encoding="utf-8") as f:
+            text = f.read()
+        with open(name, "w", encoding="utf-8") as f:
+            f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
+        yield path

@@ -114,6 +114,7 @@ static const struct field {
     {"n_prefix_query", U64, 0},
     {"n_prefix_hit", U64, 0},
     {"n_prefix_evicted", U64, 0},
+    {"n_orphan", U32, UINT32_MAX},
     {"worker", U32, 1 << 16},
     {"target", U32, 1 << 16},
     {"drafter", U32, 1 << 16},
@@ -213,7 +214,7 @@ static const struct schema {
     {GR_MSG_PING, "PING", " ", " worker "},
     {GR_MSG_PONG, "PONG", " n_session n_vocab ",
      " n_block n_free_block pid worker rtt_ns n_turn round_ns more_ns first_ns "
-     "shares_prefixes n_prefix_query n_prefix_hit n_prefix_evicted "},
+     "shares_prefixes n_prefix_query n_prefix_hit n_prefix_evicted n_orphan "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " ended "},
     {GR_MSG_DRAIN, "DRAIN", " ", " "},
     {GR_MSG_DRAIN_WORKER, "DRAIN_WORKER", " worker ", " undo n_session "},

@@ -42,10 +42,12 @@ static enum gr_status read_patience(const char *variable, int64_t max_s, int64_t
 enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struct gr_worker_identity *d)
 {
     char cluster[GR_CLUSTER_BYTES];
-    int64_t join_s = JOIN_PATIENCE_S, rejoin_s = FOR_EVER;
+    int64_t join_s = JOIN_PATIENCE_S, rejoin_s = FOR_EVER, orphan_s = 0;
     GR_TRY(read_patience("GRAFT_JOIN_TIMEOUT", JOIN_PATIENCE_MAX, &join_s));
     rejoin_s = gr_supervise_is_child() ? FOR_EVER : join_s;
     GR_TRY(read_patience("GRAFT_REJOIN_TIMEOUT", REJOIN_PATIENCE_MAX, &rejoin_s));
+    GR_TRY(read_patience("GRAFT_ORPHAN_TTL", REJOIN_PATIENCE_MAX, &orphan_s));
+    c->orphan_ttl_ns = (uint64_t)orphan_s * GR_S;
     c->join_patience_ms = (int)join_s * 1000;
     c->rejoin_patience_ns = rejoin_s == FOR_EVER ? UINT64_MAX : (uint64_t)rejoin_s * GR_S;
     GR_TRY(gr_cluster_name(true, cluster));

@@ -112,11 +112,11 @@ static bool spins_on(struct gr_worker_io *w, uint64_t now_ns)
     return now_ns - w->progress_ns < w->config.spin_ns && ++w->n_spin % LOOKS_PER_POLL != 0;
 }
 
-/* When its silence is too long, or it is to be looked for again. */
+/* When its silence is too long, it is to be looked for again, or its sessions are to go. */
 static uint64_t orchestrator_due_ns(const struct gr_worker_io *w)
 {
     if (w->control == NULL) {
-        return w->compute_busy ? UINT64_MAX : w->search_ns;
+        return w->compute_busy ? UINT64_MAX : GR_MIN(w->search_ns, w->orphan_ns);
     }
     return w->pinged ? w->heard_ns + ORCHESTRATOR_SILENCE : UINT64_MAX;
 }
@@ -253,7 +253,7 @@ enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const 
     w->wake_fd = -1;
     w->pass.limit_ns = config->pass_limit_ns;
     gr_pass_watch_know(&w->pass, config->pass_rows, config->pass_ns);
-    w->leave_limit_ns = w->leave_end_ns = NEVER;
+    w->leave_limit_ns = w->leave_end_ns = w->orphan_ns = NEVER;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->handshake_done, NULL);
     enum gr_status st = init(w);

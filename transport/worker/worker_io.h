@@ -24,6 +24,7 @@ struct gr_worker_config {
     int handshake_timeout_ms;
     int join_patience_ms;        /* how long to try while no orchestrator listens at `join` */
     uint64_t rejoin_patience_ns; /* the same for one that has been lost; UINT64_MAX: for ever */
+    uint64_t orphan_ttl_ns;      /* how long sessions outlast an orchestrator that is away; 0: without limit */
     uint64_t pass_limit_ns;      /* the least that a computation may take (pass_watch.h); 0: no limit */
     uint64_t pass_rows, pass_ns; /* a computation of pass_rows was measured to take this; 0: none was */
     uint64_t spin_ns;            /* the loop and the compute thread sleep only when so long nothing has happened */
@@ -45,6 +46,9 @@ struct gr_worker_machine {
     /* Another one has taken its place, which knows none of the sessions. No job is in flight, and what is sent goes
      * nowhere. May be NULL. */
     void (*on_orchestrator_changed)(void *ctx, uint64_t now_ns);
+    /* It has been away for so long that nobody is to come back for them: all sessions go, with their KV. No job is in
+     * flight. How many there were. May be NULL. */
+    uint32_t (*on_orphaned)(void *ctx);
     /* The worker is to end, and has just told the orchestrator so: what is on its way and begins something is refused.
      * May be NULL. */
     void (*on_leave)(void *ctx);
@@ -63,9 +67,9 @@ struct gr_worker_identity {
     uint64_t fc_fingerprint;
     const char *captures; /* borrowed for the call */
 };
-/* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60) and of joining
- * again (GRAFT_REJOIN_TIMEOUT; default the former, or no limit under a supervisor). Key and patience come from the
- * environment: GR_ENOTFOUND, GR_EFORMAT, GR_EINVAL are logged. */
+/* Fills hello, join_msg, the key, the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60) and of joining
+ * again (GRAFT_REJOIN_TIMEOUT; default the former, or no limit under a supervisor), and GRAFT_ORPHAN_TTL. Key and
+ * patience come from the environment: GR_ENOTFOUND, GR_EFORMAT, GR_EINVAL are logged. */
 GR_NODISCARD enum gr_status gr_worker_config_describe(struct gr_worker_config *config,
                                                       const struct gr_worker_identity *identity);
 

@@ -58,6 +58,8 @@ struct gr_worker_io {
     uint64_t heard_ns;        /* when it said something last */
     bool heard, pinged;       /* on this link */
     bool told_away;           /* since it said something last */
+    bool orphaned;            /* the same: its sessions have been let go */
+    uint64_t orphan_ns;       /* when they are to be; NEVER: they stay */
     uint64_t search_ns;       /* when to look again for one that is away */
     uint64_t leave_limit_ns;  /* a signal handler's; NEVER: none asked */
     uint64_t leave_end_ns;    /* from when the loop heard of it; NEVER: it may stay */

@@ -49,7 +49,8 @@ static void note_word(struct gr_worker_io *w, const struct gr_msg *m, uint64_t n
     w->pinged = w->pinged || m->type == GR_MSG_PING;
     if (m->type != GR_MSG_ERROR) {
         w->heard = true;
-        w->told_away = false;
+        w->told_away = w->orphaned = false;
+        w->orphan_ns = NEVER;
         gr_rejoin_stands(w->rejoin);
         gr_joined_tell();
     }
@@ -106,6 +107,28 @@ bool worker_receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
 
 /* ---- an orchestrator that is away ---- */
 
+/* Counted from when it was first missed: a link that breaks before a word has come over it is none. */
+static void expect_orphans(struct gr_worker_io *w, uint64_t now_ns)
+{
+    if (w->config.orphan_ttl_ns > 0 && w->orphan_ns == NEVER && !w->orphaned) {
+        w->orphan_ns = now_ns + w->config.orphan_ttl_ns;
+    }
+}
+
+/* No job is in flight. */
+static void let_orphans_go(struct gr_worker_io *w, uint64_t now_ns)
+{
+    if (now_ns < w->orphan_ns) {
+        return;
+    }
+    const uint32_t n = w->machine.on_orphaned != NULL ? w->machine.on_orphaned(w->machine.ctx) : 0;
+    w->orphaned = true;
+    w->orphan_ns = NEVER;
+    log_warn(
+        "the orchestrator at %s has been away for %llu s (--orphan-ttl): %u sessions are forgotten, their KV is free",
+        w->config.join, (unsigned long long)(w->config.orphan_ttl_ns / GR_S), n);
+}
+
 /* The link has broken, or nothing comes over it any more. */
 static void lose_orchestrator(struct gr_worker_io *w, uint64_t now_ns)
 {
@@ -121,6 +144,7 @@ static void lose_orchestrator(struct gr_worker_io *w, uint64_t now_ns)
         log_warn("the orchestrator at %s is away; sessions are kept, and it is tried again%s", w->config.join,
                  w->config.rejoin_patience_ns == UINT64_MAX ? "" : " for as long as --rejoin-timeout says");
     }
+    expect_orphans(w, now_ns);
     gr_rejoin_begin(w->rejoin, now_ns);
     w->search_ns = now_ns;
     if (w->machine.on_orchestrator_lost != NULL) {
@@ -167,6 +191,7 @@ static bool search(struct gr_worker_io *w, uint64_t now_ns)
     if (w->control != NULL || w->compute_busy || w->done) {
         return false;
     }
+    let_orphans_go(w, now_ns);
     const enum gr_status st = gr_rejoin_step(w->rejoin, now_ns, &fd, &peer, &w->search_ns);
     if (st == GR_OK) {
         join_again(w, fd, &peer, now_ns);

@@ -121,6 +121,8 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
         snprintf(patience, sizeof(patience), "%lld", whole_seconds(o->rejoin_timeout));
         setenv("GRAFT_REJOIN_TIMEOUT", patience, 1);
     }
+    snprintf(patience, sizeof(patience), "%lld", whole_seconds(o->orphan_ttl));
+    setenv("GRAFT_ORPHAN_TTL", patience, 1);
     return -1;
 }
 

@@ -26,6 +26,7 @@ struct node {
     int salt, n_token;
     int32_t token[N_CTX];
     int n_holder;
+    uint64_t maker;
     uint64_t let_go; /* when the last holder let go */
     bool used;
 };
@@ -35,6 +36,7 @@ struct text {
     int32_t token[N_CTX];
     int32_t len;    /* with content */
     int32_t n_node; /* whole blocks that are published */
+    uint64_t maker; /* a number of its own */
 };
 
 struct world {
@@ -45,8 +47,8 @@ struct world {
     uint64_t cell[N_BLOCK * BLOCK];
     struct text text[N_TABLE];
     struct node node[N_NODE];
-    uint64_t rng, clock;
-    int64_t n_hit, n_part, n_replaced, n_evicted, n_refused;
+    uint64_t rng, clock, n_maker;
+    int64_t n_hit, n_part, n_replaced, n_evicted, n_refused, n_forgotten, n_not_forgotten;
 };
 
 static uint64_t draw(uint64_t *rng, uint64_t n)
@@ -133,7 +135,7 @@ static void slow_publish(struct world *w, struct text *t)
         }
         if (find_node(w, t, (i + 1) * BLOCK) == NULL) {
             struct node *n = &w->node[free_node];
-            *n = (struct node){.salt = t->salt, .n_token = (i + 1) * BLOCK, .used = true};
+            *n = (struct node){.salt = t->salt, .n_token = (i + 1) * BLOCK, .maker = t->maker, .used = true};
             memcpy(n->token, t->token, (size_t)n->n_token * sizeof(int32_t));
         } else {
             w->n_replaced++;
@@ -202,7 +204,7 @@ static void open_text(struct world *w, int i)
 {
     struct text *t = &w->text[i];
     const int32_t n_token = (int32_t)draw(&w->rng, N_CTX + 1);
-    *t = (struct text){.salt = (int)draw(&w->rng, N_SALT)};
+    *t = (struct text){.salt = (int)draw(&w->rng, N_SALT), .maker = ++w->n_maker};
     draw_text(w, t, 0);
     const int32_t want = slow_find(w, t, n_token);
     assert_int_equal(gr_kv_cache_find(&w->cache, salts[t->salt], t->token, n_token), want);
@@ -240,8 +242,40 @@ static void write_text(struct world *w, int i)
 static void publish_text(struct world *w, int i)
 {
     struct text *t = &w->text[i];
-    gr_kv_cache_publish(&w->cache, salts[t->salt], t->token, t->len, &w->table[i]);
+    gr_kv_cache_publish(&w->cache, salts[t->salt], t->token, t->len, t->maker, &w->table[i]);
     slow_publish(w, t);
+}
+
+/* Does any published text go on after the first n_token tokens of this one? */
+static bool slow_goes_on(const struct world *w, const struct node *n)
+{
+    for (int i = 0; i < N_NODE; i++) {
+        const struct node *m = &w->node[i];
+        if (m->used && m->salt == n->salt && m->n_token > n->n_token &&
+            memcmp(m->token, n->token, (size_t)n->n_token * sizeof(int32_t)) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What comes after so many tokens was not to be published. */
+static void forget_text(struct world *w, int i)
+{
+    struct text *t = &w->text[i];
+    const int32_t n_block = (int32_t)draw(&w->rng, (uint64_t)t->len + 1) / BLOCK;
+    gr_kv_cache_forget(&w->cache, &w->table[i], n_block, t->maker);
+    while (t->n_node > n_block) {
+        struct node *n = find_node(w, t, t->n_node * BLOCK);
+        assert_non_null(n);
+        if (n->maker != t->maker || n->n_holder > 1 || slow_goes_on(w, n)) {
+            w->n_not_forgotten++;
+            return;
+        }
+        n->used = false;
+        t->n_node--;
+        w->n_forgotten++;
+    }
 }
 
 /* Its end is others from here on. */
@@ -268,7 +302,7 @@ static void random_step(struct world *w)
     if (w->text[i].len == 0) {
         open_text(w, i);
     }
-    switch (draw(&w->rng, 8)) {
+    switch (draw(&w->rng, 9)) {
     case 0:
         close_text(w, i);
         break;
@@ -278,7 +312,10 @@ static void random_step(struct world *w)
         }
         break;
     case 2:
+        forget_text(w, i);
+        break;
     case 3:
+    case 4:
         publish_text(w, i);
         break;
     default:
@@ -298,6 +335,7 @@ static void run_random(uint64_t hash_mask, int n_step)
     }
     assert_true(w->n_hit > n_step / 100 && w->n_part > n_step / 200 && w->n_replaced > n_step / 500);
     assert_true(w->n_evicted > n_step / 100 && w->n_refused > 0);
+    assert_true(w->n_forgotten > n_step / 100 && w->n_not_forgotten > n_step / 500);
     assert_int_equal((int64_t)w->cache.n_evicted, w->n_evicted);
     destroy(w);
 }
@@ -319,13 +357,13 @@ static void test_forced_collisions(void **state)
 static void fill(struct world *w, int i, int salt, int32_t token, int32_t len)
 {
     struct text *t = &w->text[i];
-    *t = (struct text){.salt = salt};
+    *t = (struct text){.salt = salt, .maker = ++w->n_maker};
     for (int32_t p = 0; p < N_CTX; p++) {
         t->token[p] = token;
     }
     assert_int_equal(gr_kv_table_grow(&w->pool, &w->table[i], len), GR_OK);
     t->len = len;
-    gr_kv_cache_publish(&w->cache, salts[salt], t->token, len, &w->table[i]);
+    gr_kv_cache_publish(&w->cache, salts[salt], t->token, len, t->maker, &w->table[i]);
 }
 
 static int32_t found(const struct world *w, int salt, int32_t token, int32_t len)
@@ -402,6 +440,36 @@ static void test_eviction_order(void **state)
     destroy(w);
 }
 
+static void test_forget(void **state)
+{
+    (void)state;
+    struct world *w = create(UINT64_MAX);
+    fill(w, 0, 0, 1, 4 * BLOCK + 3);
+    const uint64_t maker = w->text[0].maker;
+    int32_t ids[N_CTX];
+    for (int32_t p = 0; p < N_CTX; p++) {
+        ids[p] = 1;
+    }
+    gr_kv_cache_forget(&w->cache, &w->table[0], 4, maker);
+    gr_kv_cache_forget(&w->cache, &w->table[0], 0, maker + 1); /* somebody else's turn */
+    assert_int_equal(found(w, 0, 1, 64), 4);
+    gr_kv_cache_forget(&w->cache, &w->table[0], 3, maker);
+    assert_int_equal(found(w, 0, 1, 64), 3);
+    assert_int_equal(w->table[0].n_block, 5); /* which are read on, and the last three written */
+    assert_true(gr_kv_table_may_write(&w->pool, &w->table[0], 3 * BLOCK, 5 * BLOCK));
+    assert_int_equal(w->cache.n_evicted, 0);
+    assert_int_equal(gr_kv_cache_take(&w->cache, "", ids, 33, &w->table[1]), 2);
+    gr_kv_cache_forget(&w->cache, &w->table[0], 0, maker); /* what another has taken is in its text */
+    assert_int_equal(found(w, 0, 1, 64), 2);
+    fill(w, 2, 0, 1, 3 * BLOCK); /* equal, and published: a third has them instead of its own */
+    gr_kv_table_release(&w->pool, &w->table[2]);
+    gr_kv_table_release(&w->pool, &w->table[1]);
+    gr_kv_cache_forget(&w->cache, &w->table[0], 0, maker); /* its second block has one after it */
+    assert_int_equal(found(w, 0, 1, 64), 3);
+    assert_true(gr_kv_pool_check(&w->pool, w->all, N_TABLE) && gr_kv_cache_check(&w->cache, w->all, N_TABLE));
+    destroy(w);
+}
+
 /* Keys depend on content alone: two caches of one model agree, those of other values or numerics do not. */
 static void test_root(void **state)
 {
@@ -461,10 +529,15 @@ static void test_check_sees_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_operations), cmocka_unit_test(test_forced_collisions),
-        cmocka_unit_test(test_borders_and_salts), cmocka_unit_test(test_kept_is_read_only),
-        cmocka_unit_test(test_eviction_order),    cmocka_unit_test(test_root),
-        cmocka_unit_test(test_known_keys),        cmocka_unit_test(test_check_sees_faults),
+        cmocka_unit_test(test_random_operations),
+        cmocka_unit_test(test_forced_collisions),
+        cmocka_unit_test(test_borders_and_salts),
+        cmocka_unit_test(test_kept_is_read_only),
+        cmocka_unit_test(test_eviction_order),
+        cmocka_unit_test(test_forget),
+        cmocka_unit_test(test_root),
+        cmocka_unit_test(test_known_keys),
+        cmocka_unit_test(test_check_sees_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -246,6 +246,27 @@ static void test_stop_meets_a_close(void **state)
     }
 }
 
+/* A session that does not stay is cut before it is closed: what its target has computed since is nobody's to find. */
+static void test_stop_of_one_that_ends(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    const uint64_t id = submit(w, false, false);
+    take_open(w);
+    opened(w);
+    commit(w, 40, 4, GR_FINISH_NONE);
+    assert_int_equal(gr_orch_stop(w->orch, id, 1, 2, GR_FINISH_STOP), GR_OK);
+    assert_int_equal(w->n_sent, 2);
+    assert_int_equal(w->sent[0].type, GR_MSG_TRUNCATE);
+    assert_int_equal(w->sent[0].truncate.keep_len, 5);
+    assert_int_equal(w->sent[1].type, GR_MSG_CLOSE);
+    w->n_sent = 0;
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    assert_int_equal(w->finish, GR_FINISH_STOP);
+    destroy(w);
+}
+
 /* Stopped before the target answered: its late OPENED is not taken for the next turn's. */
 static void test_answers_are_counted(void **state)
 {
@@ -578,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_closed_in_a_turn),
         cmocka_unit_test(test_slot_that_is_being_freed),
         cmocka_unit_test(test_stop_meets_a_close),
+        cmocka_unit_test(test_stop_of_one_that_ends),
         cmocka_unit_test(test_answers_are_counted),
         cmocka_unit_test(test_troubles_of_the_prefill_count),
         cmocka_unit_test(test_troubles_of_the_drafter_count),

@@ -505,6 +505,38 @@ static void test_nobody_else_is_there(void **state)
     destroy_fleet(f);
 }
 
+/* An idle session is to move, and its target evicts it before the CLOSE comes, and is lost before it answers that: no
+ * later turn waits for the answer. */
+static void test_eviction_crosses_a_move(void **state)
+{
+    (void)state;
+    struct fleet *f = make_fleet();
+    join(f, 0, GR_WORKER_TARGET, 512);
+    const uint64_t id[] = {open_session(f, true), open_session(f, true)};
+    settle(f);
+    end_turn(f, id[0]);
+    end_turn(f, id[1]);
+    settle(f);
+    join(f, 1, GR_WORKER_TARGET, 512);
+    assert_int_equal(f->n_queue, 1);
+    const uint64_t moved = f->queue[0].m.session;
+    assert_int_equal(f->queue[0].m.type, GR_MSG_CLOSED);
+    f->n_queue = 0;
+    assert_int_equal(gr_orch_on_msg(f->orch, 0, &(struct gr_msg){.type = GR_MSG_EVICTED, .session = moved}, f->now_ns),
+                     GR_OK);
+    gr_orch_on_lost(f->orch, 0, f->now_ns);
+    for (int turn = 0; turn < 2; turn++) {
+        append(f, moved);
+        settle(f);
+        assert_int_equal(info_of(f, moved).state, GR_SESSION_RUNNING);
+        assert_int_equal(info_of(f, moved).target, 1);
+        end_turn(f, moved);
+        settle(f);
+    }
+    check_counts(f);
+    destroy_fleet(f);
+}
+
 /* A drafter that is to end: another one is asked at once; where there is none the turn goes on without, and has one
  * when it comes. No fall-back is counted. */
 static void test_a_drafter_sends_elsewhere(void **state)
@@ -687,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_drain_outlives_a_link),
         cmocka_unit_test(test_a_target_sends_elsewhere),
         cmocka_unit_test(test_nobody_else_is_there),
+        cmocka_unit_test(test_eviction_crosses_a_move),
         cmocka_unit_test(test_a_drafter_sends_elsewhere),
         cmocka_unit_test(test_refusals_are_no_deaths),
         cmocka_unit_test(test_overload),
