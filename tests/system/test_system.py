@@ -621,7 +621,7 @@ def tokenizer_mismatch():
         refused(("--model", TARGET, "--draft", path, "--prompt", "x"), 1, words)
         done = run("serve", "--spawn", "--model", TARGET, "--draft", path, env={"GRAFT_KEY": "ab" * 32})
         assert done.returncode == 1 and words in done.stderr and len(done.stderr.splitlines()) == 1, done
-        os.unlink(name)
+        os.unlink(os.path.join(path, "tokenizer.json"))
         config = os.path.join(path, "config.json")
         os.chmod(config, 0o644)
         with open(config, encoding="utf-8") as f:
