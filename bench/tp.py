@@ -4,7 +4,7 @@ more is best used for. Runs graft-bench stages and e2e and puts their figures si
 
 usage: tp.py BUILD N OUT_DIR [--quick] [--only passes|layouts] [--tuned FILE]
 
-N: 2 or 4 GPUs. Writes OUT_DIR/gpu-tp-N.json (passes) and OUT_DIR/gpu-tp-N-layouts.json; a run that fails is told and
+N: 2, 4 or 8 GPUs. Writes OUT_DIR/gpu-tp-N.json (passes) and OUT_DIR/gpu-tp-N-layouts.json; a run that fails is told and
 left out. Models are the demo pair in the geometry of Llama 3.1 8B and 3.3 70B (--geometry): their cost, its acceptance.
 
 The floor of a pass is what a rank reads (its weights and KV) at the rate that graft-bench measured on this GPU, and what
@@ -110,7 +110,7 @@ def passes(b, args):
         if least == 1:
             rows += pass_rows(b, geometry, 1, "one GPU", (), args)
             rows += pass_rows(b, geometry, 1, "one GPU, no chain", ("--no-chain",), args)
-        for n_rank in (2, 4):
+        for n_rank in (2, 4, 8):
             if least <= n_rank <= args.n:
                 rows += pass_rows(b, geometry, n_rank, "peer", (), args)
                 rows += pass_rows(b, geometry, n_rank, "nccl", ("--tp-transport", "nccl"), args)
@@ -143,6 +143,9 @@ def layouts(b, args):
         for geometry in (small, large):
             rows += layout(b, args, geometry, "TP 2 + 1", devices(2), "cuda:2", "pair")
             rows += layout(b, args, geometry, "TP 4, drafter on rank 0's", devices(4), "cuda:0", "co-located")
+    if args.n >= 8:
+        rows += layout(b, args, large, "TP 4 + 1", devices(4), "cuda:4", "pair")
+        rows += layout(b, args, large, "TP 8, drafter on rank 0's", devices(8), "cuda:0", "co-located")
     b.write(os.path.join(args.out, f"gpu-tp-{args.n}-layouts.json"), "tp layouts",
             "four short prompts, one session, T 0; x plain: against plain decoding of the same target; cost that of the "
             "geometry, acceptance that of the demo pair", rows)
@@ -151,7 +154,7 @@ def layouts(b, args):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("build", help="a build folder, or the one of a packed build")
-    p.add_argument("n", type=int, choices=(2, 4), help="GPUs")
+    p.add_argument("n", type=int, choices=(2, 4, 8), help="GPUs")
     p.add_argument("out", help="where the results go")
     p.add_argument("--quick", action="store_true", help="few repetitions and tokens: does it all run?")
     p.add_argument("--only", choices=("passes", "layouts"))
