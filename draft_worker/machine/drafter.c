@@ -276,13 +276,14 @@ static void detach(struct gr_drafter *d, uint64_t id)
     d->io.send_msg(d->io.ctx, &m);
 }
 
-static void pong(struct gr_drafter *d)
+static void pong(struct gr_drafter *d, uint64_t now_ns)
 {
-    const struct gr_tree_outlook o = gr_tree_outlook_of(&d->tree_times, d->n_in_rounds);
+    const int n = drafter_n_in_rounds(d, now_ns, 0);
+    const struct gr_tree_outlook o = gr_tree_outlook_of(&d->tree_times, n);
     const struct gr_msg m = {.type = GR_MSG_PONG,
                              .pong = {.n_orphan = d->n_orphan,
                                       .n_session = (uint32_t)gr_drafter_n_session(d),
-                                      .n_turn = (uint32_t)d->n_in_rounds,
+                                      .n_turn = (uint32_t)n,
                                       .round_ns = (uint64_t)o.round_ns,
                                       .more_ns = (uint64_t)o.more_ns,
                                       .first_ns = (uint64_t)o.first_ns,
@@ -293,7 +294,7 @@ static void pong(struct gr_drafter *d)
     d->io.send_msg(d->io.ctx, &m);
 }
 
-static void take_msg(struct gr_drafter *d, const struct gr_msg *m)
+static void take_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t now_ns)
 {
     switch (m->type) {
     case GR_MSG_ATTACH:
@@ -308,7 +309,7 @@ static void take_msg(struct gr_drafter *d, const struct gr_msg *m)
         detach(d, m->session);
         return;
     case GR_MSG_PING:
-        pong(d);
+        pong(d, now_ns);
         return;
     default:
         log_error("draft: control message %s is not for a drafter", gr_msg_name(m->type));
@@ -319,10 +320,9 @@ static void take_msg(struct gr_drafter *d, const struct gr_msg *m)
 
 void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t now_ns)
 {
-    (void)now_ns;
     const struct session *s = drafter_find(d, m->session);
     gr_log_about(&(struct gr_log_subject){.session = m->session, .epoch = s != NULL ? s->epoch : 0});
-    take_msg(d, m);
+    take_msg(d, m, now_ns);
     gr_log_about(NULL);
 }
 

@@ -20,6 +20,7 @@ static void outgrown(struct gr_drafter *d, struct session *s)
 static void ask_for_tree(struct gr_drafter *d, struct session *s, uint32_t round, int32_t n_want, uint64_t now_ns)
 {
     drafter_owe(s, round, n_want, now_ns);
+    drafter_note_asked(s, now_ns);
     if (GR_MIN(s->tree_config.n_node, n_want) == 0 ||
         s->prefix.len <= s->kv.shift) { /* no node is allowed, or there is no tail to draft from */
         drafter_answer_empty(d, s, round, (uint32_t)s->prefix.len, s->prefix.hash[s->prefix.len], now_ns);
@@ -241,7 +242,6 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct session *s, const 
     drafter_begin_wire(s);
     s->round_next = h->round + 1;
     drafter_owe_none(s);
-    drafter_in_rounds(d, s, v.n_want > 0);
     if (v.n_want > 0) {
         ask_for_tree(d, s, h->round + 1, v.n_want, now_ns);
     }
@@ -364,7 +364,6 @@ static enum gr_status on_delta(struct gr_drafter *d, struct session *s, const st
     }
     s->round_next = h->round;
     s->verdict_ns = 0;
-    drafter_in_rounds(d, s, wanted);
     if (wanted) {
         ask_for_tree(d, s, h->round, GR_DELTA_N_WANT(h->flags), now_ns);
     }

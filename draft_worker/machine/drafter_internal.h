@@ -93,7 +93,7 @@ struct session {
     uint32_t epoch, peer;
     bool closing;
     bool orphaned;                   /* the orchestrator that attached it was lost since: drafter_session.c */
-    bool in_rounds;                  /* the latest VERDICT or DELTA asked for a tree: drafter_session.c */
+    uint64_t asked_ns;               /* when a tree was last asked for, 0: never; drafter_session.c */
     struct gr_prefix prefix;         /* the committed tokens that are known */
     struct gr_tree_builder *builder; /* owned; the job's while one is in flight */
     struct draft_kv kv;
@@ -148,7 +148,8 @@ struct gr_drafter {
     struct gr_fallbacks fallbacks; /* those that are told once for all sessions */
     bool draining;                 /* it takes no ATTACH any more */
     bool job_in_flight;
-    int n_in_rounds;   /* sessions that are; drafter_session.c */
+    int n_in_rounds; /* sessions that had rounds at counted_ns; drafter_session.c */
+    uint64_t counted_ns;
     bool more;         /* other sessions' VERDICTs of the same pass follow */
     uint64_t heard_ns; /* when the last VERDICT, DELTA or FEATURES came */
     uint64_t held_ns;  /* when a job began to wait for what follows; 0: none does */
@@ -266,12 +267,13 @@ void drafter_count_wire(struct session *s, size_t bytes);
 void drafter_begin_wire(struct session *s);
 struct session *drafter_find(struct gr_drafter *d, uint64_t id);
 void drafter_free(struct gr_drafter *d, struct session *s);
-/* Whether the session has rounds that ask for trees. */
-void drafter_in_rounds(struct gr_drafter *d, struct session *s, bool in_rounds);
+void drafter_note_asked(struct session *s, uint64_t now_ns);
+/* Sessions that have rounds which ask for trees, as counted max_age_ns ago at most. */
+int drafter_n_in_rounds(struct gr_drafter *d, uint64_t now_ns, uint64_t max_age_ns);
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
-/* Less is done than was asked for: told and counted. detail may be NULL. */
 /* This thread's lines are about it from now on (gr_log_about). */
 void drafter_log_about(const struct session *s);
+/* Less is done than was asked for: told and counted. detail may be NULL. */
 void drafter_fall_back(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail);
 /* The same of what meets every session alike: counted for each, told the first time, the 10th, the 100th of all. */
 void drafter_fall_back_all(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail);

@@ -1,6 +1,10 @@
 /* Frames out: DRAFT, RESYNC, TAKEN. Nothing here changes what the drafter knows of a session's prefix. */
 #include "draft_worker/machine/drafter_internal.h"
 
+#include "common/base/clock.h"
+
+#define COUNT_NS (10 * GR_MS) /* sessions in rounds are counted again after that */
+
 static void end_frame(struct gr_drafter *d, struct session *s, size_t bytes)
 {
     drafter_count_wire(s, bytes);
@@ -73,7 +77,9 @@ void drafter_send_tree(struct gr_drafter *d, struct session *s, uint64_t now_ns)
     if (!send_draft(d, s, &s->owed.grown, (uint16_t)(time_flags(took_ns) | s->owed.ahead))) {
         return;
     }
-    gr_tree_times_note(&d->tree_times, GR_MAX(d->n_in_rounds, 1), took_ns);
+    if (s->owed.grown.drafted.tree.n > 0) { /* an empty answer says nothing of trees */
+        gr_tree_times_note(&d->tree_times, GR_MAX(drafter_n_in_rounds(d, now_ns, COUNT_NS), 1), took_ns);
+    }
     s->n_round++;
     s->draft_ns += s->owed.compute_ns;
     s->host_ns += now_ns - s->owed.asked_ns - GR_MIN(s->owed.compute_ns, now_ns - s->owed.asked_ns);

@@ -1,4 +1,5 @@
 /* A session that the drafter follows: found, cut, extended, freed. Everything above stands on this. */
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rules/hash.h"
 #include "draft_worker/machine/drafter_internal.h"
@@ -15,15 +16,34 @@ struct session *drafter_find(struct gr_drafter *d, uint64_t id)
     return NULL;
 }
 
-void drafter_in_rounds(struct gr_drafter *d, struct session *s, bool in_rounds)
+void drafter_note_asked(struct session *s, uint64_t now_ns)
 {
-    d->n_in_rounds += in_rounds - s->in_rounds;
-    s->in_rounds = in_rounds;
+    s->asked_ns = now_ns;
+}
+
+/* Nobody tells a drafter that a turn is over, or that its trees rest for a while: who has not asked for a tree for a
+ * second, and for some rounds where rounds are long, has none. */
+static bool is_in_rounds(const struct session *s, uint64_t now_ns)
+{
+    const uint64_t limit_ns = GR_MAX((uint64_t)GR_S, (uint64_t)(4.0F * s->rate_ns));
+    const bool follows = s->state == DRAFT_FOLLOWING || s->state == DRAFT_SYNCING;
+    return follows && !s->closing && s->asked_ns != 0 && now_ns - GR_MIN(s->asked_ns, now_ns) <= limit_ns;
+}
+
+int drafter_n_in_rounds(struct gr_drafter *d, uint64_t now_ns, uint64_t max_age_ns)
+{
+    if (d->counted_ns == 0 || now_ns - GR_MIN(d->counted_ns, now_ns) >= max_age_ns) {
+        d->n_in_rounds = 0;
+        for (int i = 0; i < d->config.n_session_max; i++) {
+            d->n_in_rounds += is_in_rounds(&d->session[i], now_ns);
+        }
+        d->counted_ns = now_ns;
+    }
+    return d->n_in_rounds;
 }
 
 void drafter_free(struct gr_drafter *d, struct session *s)
 {
-    drafter_in_rounds(d, s, false);
     if (s->job.in_flight) {
         s->closing = true;
         return;

@@ -482,8 +482,12 @@ int gr_options_load(struct gr_options *o, int argc, char **argv, struct gr_yaml_
     if (st != GR_OK) {
         return gr_report_failure(o, gr_program_refused(st == GR_EFORMAT ? GR_EINVAL : st)); /* what it says is wrong */
     }
-    if (o->http != NULL && o->values.called->command != GR_CMD_SERVE && gr_option_from_cli(o, GR_OPTION_http)) {
-        log_error("--http %s: `graft serve' alone has an endpoint; leave it out, or give --http off", o->http);
+    const bool serves = (o->values.called->command & (GR_CMD_SERVE | GR_CMD_LAUNCH)) != 0;
+    if (o->http != NULL && !serves && gr_option_from_cli(o, GR_OPTION_http)) {
+        log_error(
+            "--http %s: only `graft serve' and the orchestrator of `graft launch' have an endpoint; leave it out, or "
+            "give --http off",
+            o->http);
         return gr_report_failure(o, 2);
     }
     if (sodium_init() < 0) {

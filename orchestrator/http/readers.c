@@ -216,6 +216,7 @@ static enum gr_status check_names(const struct gr_readers *r, json_t *root, stru
             return gr_api_refuse(e, 400, shown, "Unrecognized request argument supplied: %.60s", shown);
         }
         let_pass(shown);
+        break; /* one line a request, whatever it has */
     }
     return GR_OK;
 }

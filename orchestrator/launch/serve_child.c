@@ -36,7 +36,10 @@ static enum gr_status open_ready(struct gr_serve_child *s, int *write_fd_out)
 static bool is_for_serve(const struct gr_options *o, const struct gr_option *r)
 {
     const ptrdiff_t id = r - gr_option_rows;
-    if (o->http == NULL && (id == GR_OPTION_model || id == GR_OPTION_http)) {
+    if (id == GR_OPTION_model) { /* one [NAME=]PATH of those that it can serve */
+        return o->http != NULL;
+    }
+    if (o->http == NULL && id == GR_OPTION_http) {
         return false;
     }
     return gr_option_is_for(r, GR_CMD_SERVE) && gr_option_is_for(r, GR_CMD_LAUNCH) &&

@@ -316,8 +316,9 @@ void orch_turn_place(struct session *s, uint32_t place);
 void orch_turn_reopened(struct session *s);
 /* It has failed at its target. */
 void orch_turn_failed_once(struct session *s);
-/* Tokens of it have become final. */
+/* Its first pass has ended. */
 void orch_turn_taken(struct session *s, uint64_t now_ns);
+/* Tokens of it have become final. */
 void orch_turn_shown(struct session *s, uint64_t now_ns);
 void orch_turn_finish_as(struct session *s, enum gr_finish finish);
 void orch_turn_say(struct session *s, const char *text);

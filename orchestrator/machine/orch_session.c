@@ -137,7 +137,7 @@ void orch_open(struct gr_orch *o, struct session *s)
                  "the client's tokenizer has fingerprint %016" PRIx64 ", the target's %016" PRIx64
                  ": give the client the target's model folder",
                  s->request.tokenizer_fingerprint, o->worker[target].info.tokenizer_fingerprint);
-        orch_fail_turn(o, s, GR_FINISH_ERROR, text);
+        orch_fail_turn(o, s, GR_FINISH_UNSERVED, text);
         return;
     }
     if (!accept_numerics(o, s, target)) {

@@ -346,9 +346,9 @@ void target_finish_session(struct session *s);
 struct session *target_find(struct gr_target *t, uint64_t id);
 /* Answers an OPEN or an APPEND. */
 void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text);
-/* Less is done than was asked for: told and counted. detail may be NULL. */
 /* This thread's lines are about it from now on (gr_log_about). */
 void target_log_about(const struct session *s);
+/* Less is done than was asked for: told and counted. detail may be NULL. */
 void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
 /* Trees that were drafted on tokens that are gone, or by a drafter that is, or asked for, count no more. */
 void target_forget_trees(struct session *s);

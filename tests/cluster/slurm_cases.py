@@ -133,13 +133,14 @@ def srun_ends_by_scancel():
 @slurm
 def srun_warned_in_a_turn():
     """SIGUSR1 to every rank, as --signal=USR1 sends it before the end of a job's time: the turn ends as it would. [C9]"""
-    folder = path("usr1-slurm")
+    folder, want = path("usr1-slurm"), plain_text(3000).rstrip("\n")
     j = Job(*SRUN, "-N3", "-n3", "-J", "to-warn", GRAFT, "launch", *PAIR, "--job-dir", folder, "--",
-            *(w for w in TURN if w != "--json"), "--max-tokens", "1500")
+            *(w for w in TURN if w != "--json"), "--max-tokens", "3000")
     wait_for(lambda: j.printed() or j.p.poll() is not None, 60)
-    job("scancel", "--signal=USR1", "-n", "to-warn")
+    assert job("scancel", "--signal=USR1", "-n", "to-warn").returncode == 0
+    assert j.p.poll() is None and len(j.printed()) < len(want), "the turn was over"
     done = j.end()
-    assert done.stdout.rstrip("\n") == plain_text(1500).rstrip("\n"), (done.stdout[-300:], done.stderr[-2000:])
+    assert done.stdout.rstrip("\n") == want, (done.stdout[-300:], done.stderr[-2000:])
     has(done, "the job ended with status 0")
     nothing_is_left(folder)
 

@@ -71,6 +71,8 @@ static void rig_msg(void *ctx, const struct gr_msg *m)
     r->error_code = m->type == GR_MSG_ERROR ? m->error.code : r->error_code;
     if (m->type == GR_MSG_DRAFT_STATS) {
         r->stats = *m;
+    } else if (m->type == GR_MSG_PONG) {
+        r->pong = *m;
     } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
         r->trouble.draft_trouble.n_fallback += m->draft_trouble.n_fallback;
         r->trouble.draft_trouble.n_desync += m->draft_trouble.n_desync;

@@ -43,6 +43,7 @@ struct rig {
     struct gr_token_tree tree;
     struct gr_resync resync;
     struct gr_msg stats;
+    struct gr_msg pong;
     struct gr_msg trouble; /* DRAFT_TROUBLE: the sums of all */
     uint64_t attached;     /* the session of the last ATTACHED */
     int n_error, n_error_expected;

@@ -414,7 +414,7 @@ def who_leaves_takes_nothing_from_others():
         wait_for(lambda: s.is_quiet() and not any(kv(s).values()))
         m = s.metrics()
         assert m['graft_request_success_total{finished_reason="abort"}'] == m["graft_requests_total"] - 1 == 3, m
-        assert rounds_of_who_is_gone(s, dict(body, max_tokens=ENDLESS)) <= 10
+        assert rounds_of_who_is_gone(s, dict(body, max_tokens=ENDLESS)) <= 100
 
 
 @case

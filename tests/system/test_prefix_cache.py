@@ -121,12 +121,12 @@ def stops_are_found_again(s, plain):
 
 
 def nothing_after_a_stop_is_found(s, plain, ids):
-    """A target that has hundreds of tokens to go is told of the stop long after the first of them, also where its session
+    """A target that has a thousand tokens to go is told of the stop long after the first of them, also where its session
     ends with the turn."""
     for keep in ((), ("--keep",)):
         ids = ids + ids[:7]  # another text: what is looked for is published
-        whole = plain.turn(ids, "--method", "none", "--max-tokens", "300")
-        got = s.turn(ids, *FIXED, *keep, "--max-tokens", "300", "--stop", whole["text"][60:70])
+        whole = plain.turn(ids, "--method", "none", "--max-tokens", "1200")
+        got = s.turn(ids, *FIXED, *keep, "--max-tokens", "1200", "--stop", whole["text"][60:70])
         n = len(got["token_ids"])
         assert got["finish_reason"] == "stop" and 0 < n < 100 and got["token_ids"] == whole["token_ids"][:n], (got, whole)
         found = s.turn(ids + whole["token_ids"], "--max-tokens", "1")["metrics"]["cached_tokens"]

@@ -283,8 +283,8 @@ def names_of_a_new_epoch_and_every_end_wait_for_their_records():
     with watched(folder, port, True, "--queue-timeout", "60") as s, ThreadPoolExecutor(5) as pool:
         with target() as t:
             s.wait()
-            short = [pool.submit(ask, s, f"{i + 1:032x}", PROMPTS[i], 800) for i in range(3)]
-            late = pool.submit(ask, s, f"{4:032x}", PROMPTS[0], n, timeout=8)
+            short = [pool.submit(ask, s, f"{i + 1:032x}", PROMPTS[i], 1600) for i in range(3)]
+            late = pool.submit(ask, s, f"{4:032x}", PROMPTS[0], n, timeout=12 if SLOW == 1 else 60)
             c, r = begin(s, f"{5:032x}", PROMPTS[1], n)
             closed = pool.submit(r.read)
             wait_for(lambda: len(running(s, 1)) == 5)

@@ -124,9 +124,11 @@ static void let_orphans_go(struct gr_worker_io *w, uint64_t now_ns)
     const uint32_t n = w->machine.on_orphaned != NULL ? w->machine.on_orphaned(w->machine.ctx) : 0;
     w->orphaned = true;
     w->orphan_ns = NEVER;
-    log_warn(
-        "the orchestrator at %s has been away for %llu s (--orphan-ttl): %u sessions are forgotten, their KV is free",
-        w->config.join, (unsigned long long)(w->config.orphan_ttl_ns / GR_S), n);
+    if (n > 0) {
+        log_warn("the orchestrator at %s has been away for %llu s (--orphan-ttl): %u sessions are forgotten, their KV "
+                 "is free",
+                 w->config.join, (unsigned long long)(w->config.orphan_ttl_ns / GR_S), n);
+    }
 }
 
 /* The link has broken, or nothing comes over it any more. */
