@@ -16,18 +16,21 @@ void gr_homes_begin(struct gr_homes *h, const struct gr_served *served, int n)
     }
 }
 
-/* The first target that has the tokenizer; NULL: none has. */
+/* The target with the tokenizer that joined before all others; NULL: none has it. */
 static const struct gr_worker_info *first_of(const struct gr_orch *orch, uint64_t tokenizer)
 {
+    const struct gr_worker_info *first = NULL;
+    uint64_t number = UINT64_MAX;
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         struct gr_worker_status status;
         const struct gr_worker_info *w = gr_orch_worker(orch, i, &status);
         if (w != NULL && w->role == GR_WORKER_TARGET && !status.leaving &&
-            may_be(w->tokenizer_fingerprint, tokenizer)) {
-            return w;
+            may_be(w->tokenizer_fingerprint, tokenizer) && status.number < number) {
+            first = w;
+            number = status.number;
         }
     }
-    return NULL;
+    return first;
 }
 
 /* Would the machine give a session of the model to this target, were it not for the tokenizer? */

@@ -16,13 +16,30 @@ static struct gr_worker_info target_of(const char *name, uint64_t fingerprint, u
 
 static void join_as(struct world *w, uint32_t worker, const char *name, uint64_t fingerprint, uint64_t tokenizer)
 {
-    const struct gr_worker_info info = target_of(name, fingerprint, tokenizer);
+    struct gr_worker_info info = target_of(name, fingerprint, tokenizer);
+    info.incarnation = fingerprint;
+    snprintf(info.seat, sizeof(info.seat), "%s", name);
     assert_int_equal(gr_orch_join(w->orch, worker, &info, w->now_ns), GR_OK);
 }
 
 static bool fits(const struct gr_homes *h, int i, const struct world *w, uint32_t worker)
 {
     return gr_homes_fit(h, i, gr_orch_worker(w->orch, worker, NULL));
+}
+
+/* Two have joined since the endpoint last looked: who was before the other counts, not its place in the table. */
+static void test_the_first_of_two(void **state)
+{
+    (void)state;
+    static const struct gr_served served = {.name = "folder", .fingerprint = 7};
+    struct gr_homes h;
+    struct world *w = make(&(struct gr_orch_config){.first_number = 1000});
+    gr_homes_begin(&h, &served, 1);
+    join_as(w, OTHER, "b", 12, 7);
+    join_as(w, TARGET, "a", 11, 7);
+    gr_homes_look(&h, w->orch);
+    assert_string_equal(h.home[0].name, "b");
+    destroy(w);
 }
 
 /* A model that nobody has named is that of the first target with its tokenizer: another one with the same tokenizer and
@@ -96,6 +113,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_first_settles_it),
+        cmocka_unit_test(test_the_first_of_two),
         cmocka_unit_test(test_names_tell),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
