@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -60,7 +61,9 @@ class Serve:
 
     def __exit__(self, failure, *rest):
         if self.p.poll() is None and failure is None:
-            self.end()  # a sanitizer has its say in the exit status
+            self.end()  # a sanitizer has its say in the exit status, and of workers it spawned in the log alone
+            said = re.search(r".*(ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error: ).*", self.log())
+            assert not said, said[0]
         if self.p.poll() is None:
             self.p.kill()
             self.p.wait()

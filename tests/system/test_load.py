@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""graft-bench serve, and with it the endpoint under load: 256 streams at once on the demo pair, for some seconds or, with
-GRAFT_TEST_LONG=1, for ten minutes.
+"""graft-bench serve, and with it the endpoint under load: 256 streams at once on the demo pair, for a minute or, with
+GRAFT_TEST_LONG=1, for ten. (Under sanitizers it is 64 streams for seconds.)
 
 usage: test_load.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
@@ -21,7 +21,7 @@ from served import Folder, free_port
 
 BENCH = os.path.join(BUILD, "graft-bench")
 LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
-SECONDS = 600 if LONG else 4
+SECONDS = 600 if LONG else 60 if SLOW == 1 else 4
 STREAMS = 256 if SLOW == 1 else 64  # a sanitizer's memory and times tell nothing
 KEY = "a-key-of-the-test-0123456789"
 # What vllm bench serve writes into its result file, but for audio (rtfx), pieces by the second (max_output_tokens_per_s)
@@ -253,12 +253,11 @@ def sampled(s):
 
 def check_memory(first, samples, last):
     """Streams take memory while they last, and malloc gives it back or keeps it; a pool of KV is touched block by block.
-    So in seconds there is a bound for each process, and in minutes the second half takes no more than the first."""
+    So there is a bound for each process, and the second half takes little more than the first, or in ten minutes nothing."""
     for name in first:
         assert last[name] - first[name] < (64 if name == "graft serve" else 256), (name, first, last)
-        if LONG:
-            early, late = (max(m[name] for m in part) for part in (samples[:5], samples[5:]))
-            assert late - early < 4, (name, samples)
+        early, late = (max(m[name] for m in part) for part in (samples[:5], samples[5:]))
+        assert late - early < (4 if LONG else 32), (name, samples)
 
 
 def own_time(before, after):

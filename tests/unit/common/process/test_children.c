@@ -175,7 +175,7 @@ static void test_haste(void **state)
 {
     (void)state;
     struct gr_children c;
-    begin(&c, &rule, "trap '' TERM; sleep 100");
+    begin(&c, &rule, "trap '' TERM; exec sleep 100");
     const uint64_t begin_ns = gr_clock_ns();
     assert_int_equal(raise(SIGINT), 0); /* blocked: it is read from the descriptor */
     gr_children_finish(&c, 60000);
