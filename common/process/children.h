@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GR_CHILD_MAX 64     /* children of a process, at most */
-#define GR_CHILD_ARG_MAX 96 /* words of a child's command line, at most */
+#define GR_CHILD_MAX 64      /* children of a process, at most */
+#define GR_CHILD_ARG_MAX 128 /* words of a child's command line, at most */
 
 /* Exit statuses of a worker that its parent understands. */
 #define GR_EXIT_ORCHESTRATOR_LOST 3 /* its orchestrator stayed away for longer than it was to wait */
