@@ -274,7 +274,7 @@ def an_endpoint_needs_a_model_and_a_server():
         for args, env, words in (
                 (("serve", *control, "--http", "127.0.0.1:8000"), {}, "--model"),
                 (("serve", *control), {"GRAFT_HTTP": ":8000"}, "--model"), (("serve", "--config", path), {}, "--model"),
-                (("run", "--model", TARGET, "--prompt", "x", "--http", "127.0.0.1:8000"), {}, "`graft serve' alone")):
+                (("run", "--model", TARGET, "--prompt", "x", "--http", "127.0.0.1:8000"), {}, "only `graft serve' and")):
             done = run(*args, env=dict(env, GRAFT_KEY="ab" * 32))
             lines = done.stderr.splitlines()
             assert done.returncode == 2 and len(lines) == 1 and words in lines[0], (args, done.returncode, done.stderr)
