@@ -49,10 +49,10 @@ static double share_of(const struct gr_tree_time *of)
     return of->ns / of->n_mean;
 }
 
-/* A line from the fewest sessions to the most. Trees of several sessions are grown in one pass, so a session adds a
- * share of what is there at most, which is what it is taken for where only one class is known. A quarter of a share is
- * kept where the line says less: many sessions may come until the next PONG, and a line without a slope would have all
- * of them at one drafter. */
+/* A line from the fewest sessions to the most. Trees of several sessions are grown in one pass, so one session more
+ * adds at most the tree's time divided by the sessions: its share. Where only one class is known the whole share is
+ * taken. Where the line says less than a quarter of the share, that quarter is: many sessions may come until the next
+ * PONG, and a line without a slope would send all of them to one drafter. */
 static double more_ns(const struct gr_tree_time *few, const struct gr_tree_time *many)
 {
     const double slope = many == few ? share_of(few) : (many->ns - few->ns) / (many->n_mean - few->n_mean);

@@ -9,7 +9,7 @@ enum { GR_TREE_TIMES_CLASS_MAX = 16 }; /* of 1, 2 to 3, 4 to 7, ... sessions */
 
 struct gr_tree_times {
     struct gr_tree_time {
-        uint32_t n_seen;   /* 0: no tree was sent with so many sessions */
+        uint32_t n_seen;   /* trees; 0: the averages are not known */
         double n_mean, ns; /* moving averages of the sessions in rounds and of a tree's time */
     } of[GR_TREE_TIMES_CLASS_MAX];
 };
