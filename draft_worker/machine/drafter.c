@@ -242,15 +242,16 @@ static void attach_waiting(struct gr_drafter *d)
  * drafter is detached. */
 static void tell_troubles(struct gr_drafter *d, struct session *s)
 {
+    if (s->tally.n_desync == 0 && s->fallbacks.n_untold == 0 && s->tally.n_feature_gap == 0) {
+        return; /* before there is a message, which is large: every step looks at every slot */
+    }
     const struct gr_msg m = {.type = GR_MSG_DRAFT_TROUBLE,
                              .session = s->id,
                              .draft_trouble = {.n_desync = s->tally.n_desync,
                                                .n_fallback = s->fallbacks.n_untold,
                                                .n_feature_gap = s->tally.n_feature_gap}};
-    if (m.draft_trouble.n_desync > 0 || m.draft_trouble.n_fallback > 0 || m.draft_trouble.n_feature_gap > 0) {
-        drafter_tally_told(s);
-        d->io.send_msg(d->io.ctx, &m);
-    }
+    drafter_tally_told(s);
+    d->io.send_msg(d->io.ctx, &m);
 }
 
 static void detach(struct gr_drafter *d, uint64_t id)
@@ -400,8 +401,11 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
     attach_waiting(d);
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct session *s = &d->session[i];
+        if (s->state == DRAFT_FREE) {
+            continue;
+        }
         drafter_log_about(s);
-        if (s->state != DRAFT_FREE && s->resync_due) {
+        if (s->resync_due) {
             drafter_send_resync(d, s);
         }
         if (s->owed.ready) {
