@@ -40,6 +40,8 @@ BUILDS = [
 
 BESIDE = "beside"  # suite of tests beside which something else may go on
 ASIDE = "aside"  # suite of tests that mostly wait: they go on beside all others, one at a time
+# Tests of real processes wait for a third of their time.
+PROCESSES = ["--num-processes", str((os.cpu_count() or 1) + 1)]
 IN_LONG = {"gcc": "long", "clang asan+ubsan": "rdma", "soft gpu": "soft_gpu_long"}  # suites that --long adds
 # Of every change: gcc's build, without what takes long or needs the RDMA machine. The rest is --all's.
 QUICK = {"gcc": ["--no-suite", "long", "--no-suite", "rdma", "--no-suite", "all"]}
@@ -191,7 +193,7 @@ def run_build(name, folder, args, others):
     has_beside = name == "gcc" and args != QUICK["gcc"]
     if "--suite" not in args:  # none is named, so these are among the tests
         lane = Lane(folder, [*args, "--suite", ASIDE, "--num-processes", "1"], env, "asidelog")
-        args = [*args, "--no-suite", ASIDE]
+        args = [*args, "--no-suite", ASIDE, *PROCESSES]
     parts = [(args, "testlog")]
     if has_beside:
         parts = [([*args, "--no-suite", BESIDE], "testlog"), (["--suite", BESIDE], "besidelog")]

@@ -340,7 +340,7 @@ def a_slow_disk_holds_nobody_else():
 
         def stream_on(k):
             while not over.is_set():
-                ask(s, f"{1000 + next(k):032x}", PROMPTS[0], 7000)  # longer than some syncs
+                ask(s, f"{1000 + next(k):032x}", PROMPTS[0], 2500)  # longer than some syncs
 
         count = itertools.count()
         streams = [threading.Thread(target=stream_on, args=(count,)) for _ in range(2)]
