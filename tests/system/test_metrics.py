@@ -289,30 +289,32 @@ def every_failure_has_a_count_and_a_line():
             assert len(re.findall(line, log)) == 1, (line, log)
 
 
-def lines_about(p, words):
-    """A worker's lines of JSON with these words, each with the keys of a session."""
-    found = [x for x in (json.loads(line) for line in p.stderr) if words in x["message"]]
+def lines_about(p, *words):
+    """A worker's lines of JSON with any of these words, each with the keys of a session."""
+    found = [x for x in (json.loads(line) for line in p.stderr) if any(w in x["message"] for w in words)]
     assert all(re.fullmatch("[0-9a-f]{16}", x["session"]) and x["epoch"] == 1 for x in found), found
     return found
 
 
 @case
 def what_workers_say_of_a_session_counts_once():
-    """A drafter that loses its place in round 5, and whose context is short: a line in the log of who saw it, with the keys
-    of its session."""
+    """A drafter that loses its place in round 5, and whose context is short; a target without the SpecPV that is asked for:
+    a line in the log of who saw it, with the keys of its session."""
     with Endpoint("--model", TARGET, spawn=False) as s, contextlib.ExitStack() as stack:
         def start(program, *args, **kw):
             return stack.enter_context(worker(program, s.folder, s.address, "--log-format", "json", *args, **kw))
         target = start("graft-target", model=TARGET)
         draft = start("graft-draft", "--test-flip-round", "5", "--max-model-len", "64", model=DRAFT)
         s.wait("--draft", DRAFT)
-        s.post("/v1/completions", dict(LONG, max_tokens=150, num_speculative_tokens=4))
+        s.post("/v1/completions", dict(LONG, max_tokens=150, num_speculative_tokens=4, specpv="exact"))
         wait_for(lambda: s.metrics()['graft_fallbacks_total{by="draft"}'] == 1)
         m = s.metrics()
         for p in (draft, target):
             p.terminate()
-        desync, = lines_about(target, "desync:")
+        absent, desync = lines_about(target, "[fallback]", "desync:")
         session = desync["session"]
+        assert "started without SpecPV" in absent["message"] and m['graft_fallbacks_total{by="target"}'] == 1, (absent, m)
+        assert absent["session"] == session, absent
         assert session in desync["message"] and desync["round"] == 5 and m['graft_desyncs_total{by="target"}'] == 1, (desync, m)
         assert m['graft_desyncs_total{by="draft"}'] == 0, m
         told = lines_about(draft, session)
