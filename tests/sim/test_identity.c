@@ -39,6 +39,7 @@ static struct gr_lm *load_for(const char *name, const char *head_dir, const char
     struct gr_lm *lm = NULL;
     const int n_ctx = n_long > 0 ? N_CTX_LONG : N_CTX_SHORT;
     const struct gr_llama_config c = {.dir = dir,
+                                      .n_thread = 1,
                                       .isa = isa,
                                       .n_ctx_max = n_ctx,
                                       .n_row_max = 1024,
@@ -58,6 +59,7 @@ static struct gr_lm *load_head(void)
 {
     struct gr_lm *lm = NULL;
     const struct gr_eagle3_config c = {.dir = HEAD,
+                                       .n_thread = 1,
                                        .target_dir = ROOT "/models/demo/target",
                                        .n_ctx_max = N_CTX_SHORT,
                                        .n_row_max = 1024,

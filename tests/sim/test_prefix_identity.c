@@ -38,6 +38,7 @@ static struct gr_lm *load(const char *name, const char *head_dir, int n_scratch)
     snprintf(dir, sizeof(dir), "%s/models/demo/%s", ROOT, name);
     struct gr_lm *lm = NULL;
     const struct gr_llama_config c = {.dir = dir,
+                                      .n_thread = 1,
                                       .n_ctx_max = N_CTX,
                                       .n_row_max = 768,
                                       .n_out_max = 640,
@@ -51,6 +52,7 @@ static struct gr_lm *load_head(void)
 {
     struct gr_lm *lm = NULL;
     const struct gr_eagle3_config c = {.dir = HEAD,
+                                       .n_thread = 1,
                                        .target_dir = ROOT "/models/demo/target",
                                        .n_ctx_max = N_CTX,
                                        .n_row_max = 768,
