@@ -120,7 +120,7 @@ static void print_note(struct gr_table *t, const struct gr_point *p)
         add_note(&n, text);
     }
     if (p->waited > 0.0) {
-        snprintf(text, sizeof(text), "bound by admission: %.0f sessions began when others had ended", p->waited);
+        snprintf(text, sizeof(text), "bound by admission: %.0f sessions began when others had ended", ceil(p->waited));
         add_note(&n, text);
     }
     if (p->reopened > 0.0) {

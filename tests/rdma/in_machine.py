@@ -125,8 +125,7 @@ def every_rule_holds_with_bodies_in_far_memory():
     """Memory of the host stands in for a GPU's. Soft RoCE takes no dma-buf, so it is registered by its address. The long
     runs of frames, which take most of the time, are a quarter of those above."""
     short = dict(VERBS, GRAFT_TEST_SOAK="1000")
-    for which in ("11", "10"):
-        assert tap_program("test_conformance", GRAFT_TEST_FAR=which, **short) > 10
+    assert tap_program("test_conformance", GRAFT_TEST_FAR="10", **short) > 10
     assert tap_program("test_conformance", GRAFT_TEST_FAR="11", GRAFT_TEST_VERBS_TWO_SIDED="1", **short) > 10
 
 

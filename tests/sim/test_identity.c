@@ -22,7 +22,7 @@
 
 static const float temperatures[] = {0.0f, 0.7f, 1.3f};
 #define N_TEMPERATURE ((int)GR_ARRAY_LEN(temperatures))
-#define N_TOKEN 24
+#define N_TOKEN 16
 #define N_CTX_SHORT 8192
 #define N_CTX_LONG 17408
 
