@@ -2,7 +2,8 @@
 """What needs RDMA devices, in the throw-away machine of rdma-vm; first that the machine does as it says.
 
 A case in the machine is one function of in_machine.py; all of them share one boot. Where the machine cannot be had
-every case is skipped with the reason. Cases that judge times (@timed) have a machine to themselves, and the host too.
+every case is skipped with the reason. Cases that judge times or take long (@timed) have a machine to
+themselves, and the host too, in --long.
 
 usage: test_rdma.py BUILD_DIR SOURCE_ROOT [timed]      prints TAP
 """
