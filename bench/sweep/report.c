@@ -125,7 +125,7 @@ static void print_note(struct gr_table *t, const struct gr_point *p)
     }
     if (p->reopened > 0.0) {
         snprintf(text, sizeof(text), "%.0f prompts were computed again: KV was short, or a worker was lost",
-                 p->reopened);
+                 ceil(p->reopened));
         add_note(&n, text);
     }
     if (p->undrafted > 0.0) {

@@ -63,7 +63,9 @@ def check_whole(folder, n_repeat):
     assert sorted(done) == sorted((*w, r) for w in WANTED for r in range(n_repeat)), done
     table = points(folder)
     rows = table["rows"]
-    assert len(rows) == len(WANTED) and all(r["runs"] == n_repeat and re.search("all decoded|bound by", r["note"] or "bound by") for r in rows), rows
+    assert len(rows) == len(WANTED) and all(r["runs"] == n_repeat for r in rows), rows
+    # On a busy machine one session may end before the next begins.
+    assert all(re.search("all decoded|bound by admission: [1-9]", r["note"]) for r in rows if r["note"]), rows
     for r in rows:
         devices = r["targets"] + (r["drafters"] or 0)
         assert r["devices"] == devices and abs(r["tok/s a device"] - r["tok/s"] / devices) < 0.1, r
