@@ -49,7 +49,7 @@ def same(got, want, where):
 
 
 @contextlib.contextmanager
-def served(n_target, *args):
+def fleet(n_target, *args):
     """An endpoint, its drafter, and targets by name, which start() makes anew."""
     with Endpoint("--quarantine", "0", "--model", TARGET, spawn=False) as s, contextlib.ExitStack() as stack:
         targets = {}
@@ -75,7 +75,7 @@ def in_the_midst_of_its_end(text):
 @case
 def a_target_killed_at_each_position():
     """The turn goes on at another target, by max_tokens and by a stop string that tokens on both sides of a cut make up."""
-    with served(2) as (s, targets, start):
+    with fleet(2) as (s, targets, start):
         whole = answered(s, BODY)
         assert whole.finish == "length", whole.finish
         bodies = (BODY, dict(BODY, stop=[in_the_midst_of_its_end(whole.text)]))
@@ -106,7 +106,7 @@ def a_target_killed_at_each_position():
 @case
 def a_target_that_is_back_before_it_is_missed():
     """Under the load of three streams: its seat is taken by its next process at once, and nobody waits for a silence."""
-    with served(1, "--max-model-len", "2048") as (s, targets, start):
+    with fleet(1, "--max-model-len", "2048") as (s, targets, start):
         bodies = [dict(BODY, seed=i, max_tokens=300) for i in range(3)]
         want = [answered(s, b) for b in bodies]
         over, seen, wrong = threading.Event(), [0] * len(bodies), []
