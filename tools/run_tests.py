@@ -6,8 +6,8 @@ ThreadSanitizer for what has threads, gcc with the kernels for a GPU in software
 are counted from their TAP output.
 
 Three things go on beside others, so that no core waits: packages that only tests need are installed while gcc builds,
-clang builds while gcc's tests of the suite `beside' run, which leave a core idle and judge no times, and tests of the
-suite `aside', which mostly wait for other processes, run one at a time beside all the rest of their build.
+the builds that follow a sanitizer's are made while its tests run, which judge no times, and tests of the suite `aside',
+which mostly wait for other processes, run one at a time beside all the rest of their build.
 """
 import argparse
 import glob
@@ -19,9 +19,9 @@ import sys
 import threading
 import time
 
-# Without a GPU nothing runs the kernels: they are compiled to see that they can be, and fast code takes three times as
+# Without a GPU nothing runs the kernels: they are compiled to see that they can be, and fast code takes five times as
 # long to make.
-CUDA = [] if glob.glob("/dev/nvidia[0-9]*") else ["-Dnvcc_args=-Xcicc,-O1,-Xptxas,-O1"]
+CUDA = [] if glob.glob("/dev/nvidia[0-9]*") else ["-Dkernels_check_only=true"]
 BUILDS = [
     # name, folder, CC, meson arguments, meson test arguments
     ("gcc", "build-test/gcc", "gcc", ["-Dwerror=true", *CUDA], ["--no-suite", "long"]),
@@ -38,7 +38,6 @@ BUILDS = [
 ]
 
 
-BESIDE = "beside"  # suite of tests beside which something else may go on
 ASIDE = "aside"  # suite of tests that mostly wait: they go on beside all others, one at a time
 # Tests of real processes wait for a third of their time.
 PROCESSES = ["--num-processes", str((os.cpu_count() or 1) + 1)]
@@ -184,25 +183,15 @@ def start_packages(what):
     return subprocess.Popen([os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepare"), what])
 
 
-def run_build(name, folder, args, others):
-    """The tests of one build. others: builds that may go on beside some of them. Returns counts, what was started, and
-    what failed, in short."""
+def run_build(name, folder, args):
+    """The tests of one build. Returns counts, and what failed, in short."""
     # Time limits of tests that watch processes: sanitizers cost a factor.
     env = dict(os.environ, GRAFT_TEST_SLOW="1" if name == "gcc" else "8")
-    started, results, lane = {}, [], None
-    has_beside = name == "gcc" and args != QUICK["gcc"]
+    lane = None
     if "--suite" not in args:  # none is named, so these are among the tests
         lane = Lane(folder, [*args, "--suite", ASIDE, "--num-processes", "1"], env, "asidelog")
         args = [*args, "--no-suite", ASIDE, *PROCESSES]
-    parts = [(args, "testlog")]
-    if has_beside:
-        parts = [([*args, "--no-suite", BESIDE], "testlog"), (["--suite", BESIDE], "besidelog")]
-    for part, log in parts:
-        if log == "besidelog":
-            before = None
-            for other in others:
-                before = started[other[0]] = Build(*other[1:], nice=True, after=before)
-        results.append(run_suite(folder, part, env, log))
+    results = [run_suite(folder, args, env)]
     if lane is not None:
         lane.join()
         results.append(lane.result)
@@ -211,7 +200,15 @@ def run_build(name, folder, args, others):
             print(out[-12000:])
             say(f"{name}: failed: {', '.join(test for test, _ in failures)}")
     shorts = [line for _, failures, _ in results for test, said in failures for line in in_short(test, name, said)]
-    return [sum(column) for column in zip(*(counts for counts, _, _ in results))], started, shorts
+    return [sum(column) for column in zip(*(counts for counts, _, _ in results))], shorts
+
+
+def start_builds(others):
+    """Starts builds one after the other, by name. They take what processors are left over."""
+    started, before = {}, None
+    for other in others:
+        before = started[other[0]] = Build(*other[1:], nice=True, after=before)
+    return started
 
 
 def main():
@@ -247,8 +244,9 @@ def main():
             failed.append(f"{name}: packages that tests need could not be installed")
             total[1] += 1
             break
-        counts, started, shorts = run_build(name, folder, args, chosen[i + 1:])
-        builds.update(started)
+        if name != "gcc" and not builds:  # gcc's tests judge times
+            builds = start_builds(chosen[i + 1:])
+        counts, shorts = run_build(name, folder, args)
         failed += shorts
         say(f"{name}: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped"
             f" in {time.monotonic() - begin:.0f} s, {built - begin:.0f} s of them building")

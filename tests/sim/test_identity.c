@@ -236,12 +236,13 @@ static void test_head(void **state)
 static void test_adjusted(void **state)
 {
     (void)state;
-    static const struct shape shapes[] = {{1, GR_SHAPE_DYNAMIC}, {63, GR_SHAPE_DYNAMIC}, {16, GR_SHAPE_CHAIN}};
+    static const struct shape shapes[N_TEMPERATURE][2] = {{{1, GR_SHAPE_DYNAMIC}, {16, GR_SHAPE_CHAIN}},
+                                                          {{63, GR_SHAPE_DYNAMIC}, {1, GR_SHAPE_CHAIN}},
+                                                          {{16, GR_SHAPE_DYNAMIC}, {4, GR_SHAPE_CHAIN}}};
     adjusted = true;
     for (int t = 0; t < N_TEMPERATURE; t++) {
-        sweep(&(struct pair){target_lm, draft_lm}, t, 72, shapes, GR_ARRAY_LEN(shapes), (const int[]){N_SESSION}, 1);
-        sweep(&(struct pair){head_target_lm, head_lm}, t, 72, shapes, GR_ARRAY_LEN(shapes), (const int[]){N_SESSION},
-              1);
+        sweep(&(struct pair){target_lm, draft_lm}, t, 72, shapes[t], 2, (const int[]){N_SESSION}, 1);
+        sweep(&(struct pair){head_target_lm, head_lm}, t, 72, shapes[t], 2, (const int[]){N_SESSION}, 1);
     }
     adjusted = false;
 }

@@ -115,8 +115,11 @@ class Serve:
         found = [pid for pid, cmd in children(self.p.pid) if cmd.endswith(name)]
         return found[0] if found else 0
 
+    def runs(self, rounds):
+        return any(s["state"] == "running" and s["rounds"] >= rounds for s in self.sessions())
+
     def wait_running(self, rounds=3):
-        wait_for(lambda: any(s["state"] == "running" and s["rounds"] >= rounds for s in self.sessions()))
+        wait_for(lambda: self.runs(rounds))
 
     def end(self, seconds=60):
         self.p.send_signal(signal.SIGINT)

@@ -91,7 +91,7 @@ SHAPES = (("chain of 6", CHAIN_6, 3.5, 4.0), ("tree of 15", TREE_15, 4.25, 4.45)
 
 @case
 def greedy_acceptance():
-    prompts = PROMPTS if SLOW == 1 else PROMPTS[:4]
+    prompts = PROMPTS if LONG else PROMPTS[:4]
     for name, shape, all_16, first_4 in SHAPES:
         total = run_prompts(prompts, shape)
         total.say(f"{name}, {len(prompts)} prompts, greedy")
@@ -179,7 +179,7 @@ def drafter_killed_at_a_long_context():
             with Stream(*args) as base:
                 assert base.finish() == 0, base.lines[-3:]
             seen = []
-            while not any(recovery is not None and recovery.ms_attached < 1000 * SLOW and recovery.n_tree <= 8
+            while not any(recovery is not None and recovery.ms_attached < 1000 * SLOW and recovery.n_tree <= 8 * SLOW
                           and recovery.mean >= 0.75 * recovery.same for recovery in seen):
                 assert len(seen) < 3, seen
                 at_len, recovery = killed_in_mid_text(args, base)

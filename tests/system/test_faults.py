@@ -20,7 +20,7 @@ from stream import Stream
 PROMPT = "def main(argv):\n    \"\"\"Reads the file and counts its words.\"\"\"\n"
 SAMPLED = ("--temperature", "0.8", "--seed", "7")
 DEADLINE_MS = 200
-QUICK = SLOW > 1  # under sanitizers: texts, and no comparison of speeds
+QUICK = SLOW > 1  # under sanitizers or beside other tests: texts, and no comparison of speeds
 SLOW_US = 3500    # ten times a draft job
 KILLED = b"was killed by signal 9"
 REPEATED = "def add(a, b):\n    return a + b\n\n\nclass Point:\n    def __init__(self, x, y):\n        self.x = x\n\n"
@@ -50,7 +50,7 @@ def ends_well(r, want):
 
 def trees_are_back(r):
     share = r.acceptance(50)[1]
-    assert share > 0.9, f"{100 * share:.0f} % of the last rounds have a tree"
+    assert share > (0.6 if QUICK else 0.9), f"{100 * share:.0f} % of the last rounds have a tree"
 
 
 def hold(r, seconds):
@@ -303,7 +303,7 @@ def target_killed_in_long_context():
                 pause = r.longest_pause_ms(t0)
             replay = m["ttft_ms"] * n / n_prompt
             print(f"# killed at {n} tokens: first further token after {pause:.0f} ms, computing {n} takes {replay:.0f} ms")
-            if pause < 500 * SLOW + replay:
+            if pause < (500 + replay) * SLOW:
                 return
         raise AssertionError((pause, replay))
 

@@ -153,6 +153,8 @@ def serve_starts_a_fleet_whose_workers_restart_on_their_own():
         assert list(holders(s, "target").values()) == 2 * [N_CLIENT // 2], s.list()
         before = {w["pid"] for w in workers(s)}
         for role in ("target", "draft"):
+            # On a busy machine one that was silent for long may have to join again.
+            wait_for(lambda role=role: any(w["role"] == role for w in workers(s)))
             killed = next(w for w in workers(s) if w["role"] == role)
             os.kill(killed["pid"], signal.SIGKILL)
             wait_for(lambda role=role: re.search(f"the {role} worker [12] was killed .* starting it again", s.log()))

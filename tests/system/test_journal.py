@@ -21,7 +21,7 @@ from served import FIXED, UNKNOWN, Folder, Serve, free_port, one_line, worker
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 WAITS = ("--rejoin-timeout", "60", "--max-model-len", "4096")
 SEGMENT_HEAD, RECORD_HEAD, RECORD_TAIL = 96, 48, 8  # docs/journal.md
-MANY = 1000 if SLOW == 1 else 300  # tokens of a turn that is met in its midst; a sanitizer's take ten times as long
+MANY = 1000 if SLOW < 10 else 300  # tokens of a turn that is met in its midst; a sanitizer's take ten times as long
 TAIL = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items.append(item)\n"
 QUERIES, HITS = "graft_prefix_cache_queries_total", "graft_prefix_cache_hits_total"
 PROMPTS = ["import os", "class Stack:", "def fibonacci(n):", "for i in range(10):"]

@@ -21,8 +21,8 @@ from served import Folder, free_port
 
 BENCH = os.path.join(BUILD, "graft-bench")
 LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
-SECONDS = 600 if LONG else 60 if SLOW == 1 else 4
-STREAMS = 256 if SLOW == 1 else 64  # a sanitizer's memory and times tell nothing
+SECONDS = 600 if LONG else 60 if SLOW < 10 else 4
+STREAMS = 256 if SLOW < 10 else 64  # a sanitizer's memory and times tell nothing
 KEY = "a-key-of-the-test-0123456789"
 # What vllm bench serve writes into its result file, but for audio (rtfx), pieces by the second (max_output_tokens_per_s)
 # and the lists of --save-detailed.
@@ -290,7 +290,7 @@ def many_streams_at_once():
         assert row["failed"] == 0 and row["texts_differ"] == 0 and row["max_concurrent_requests"] == STREAMS, row
         assert n == row["total_output_tokens"], (n, row)
         assert row["longest_gap_ms"] < 2e4 * SLOW and row["max_ttft_ms"] < 2e4 * SLOW, row
-        if SLOW != 1:
+        if SLOW >= 10:
             return
         check_memory(first, samples, last)
         # A process that stands beside the test for seconds takes the CPU in the middle of a token now and then.

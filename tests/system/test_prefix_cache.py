@@ -295,7 +295,7 @@ def free_blocks(s):
 
 @case
 def who_leaves_takes_nothing_from_who_stays():
-    n_round = 1000 if LONG else 60 if SLOW == 1 else 16
+    n_round = 1000 if LONG else 30 if SLOW < 10 else 16
     rng = random.Random(int(os.environ.get("GRAFT_TEST_SEED", "1")))
     names = [f"client{i}" for i in range(8)] + [f"bystander{i}" for i in range(4)]
     bodies = {x: {"prompt": source(400) + f"\nclass {x}:\n", "max_tokens": 24, "ignore_eos": True, "temperature": i % 2, "seed": i,

@@ -3,7 +3,7 @@
 whatever samples, under SpecPV; a rank that is killed or stopped ends its group, which comes back as a whole, and the
 text goes on; what cannot be is refused in one line.
 
-GRAFT_TEST_LONG: more prompts and seeds.
+GRAFT_TEST_LONG: more prompts and seeds, and every size of a group with both methods.
 
 usage: test_ranks.py BUILD_DIR SOURCE_ROOT      prints TAP"""
 import json
@@ -31,19 +31,19 @@ with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as 
 @case
 def texts_are_those_of_one_process():
     for prompt in PROMPTS[:6 if LONG else 1]:
-        args = ("--prompt", prompt, "--max-tokens", "400" if LONG else "120", *TP8)
+        args = ("--prompt", prompt, "--max-tokens", "400" if LONG else "60", *TP8)
         want = generate(*args)["token_ids"]
-        for n in ("1", "2", "4", "8"):
-            for name, method in METHODS.items():
-                if name != "draft_model":  # it is a whole model of its own, and is not expanded
-                    out = generate(*args, "-tp", n, *method)
-                    assert out["token_ids"] == want, (n, name)
-                    assert (out["metrics"]["num_drafts"] > 0) == (name != "none"), out["metrics"]
+        # A draft model is a whole model of its own, and is not expanded.
+        every = [(n, name) for n in ("1", "2", "4", "8") for name in ("none", "eagle3")]
+        for n, name in every if LONG else (("1", "eagle3"), ("2", "none"), ("4", "eagle3"), ("8", "none")):
+            out = generate(*args, "-tp", n, *METHODS[name])
+            assert out["token_ids"] == want, (n, name)
+            assert (out["metrics"]["num_drafts"] > 0) == (name != "none"), out["metrics"]
 
 
 @case
 def of_the_demo_pair_too():
-    args = ("--max-tokens", "200", "--ignore-eos")
+    args = ("--max-tokens", "200" if LONG else "80", "--ignore-eos")
     want = generate(*args)["token_ids"]
     for name, method in METHODS.items():
         assert generate(*args, "--tensor-parallel-size", "2", *method)["token_ids"] == want, name
@@ -51,14 +51,14 @@ def of_the_demo_pair_too():
 
 @case
 def of_a_model_with_eight_kv_heads():
-    texts_of_llama31(lambda n: ("-tp", str(n)), (2, 4, 8), 100)
+    texts_of_llama31(lambda n: ("-tp", str(n)), (2, 4, 8), 100 if LONG else 40)
 
 
 @case
 def sampled_texts_and_their_probabilities():
     for seed in range(4 if LONG else 1):
         args = ("--temperature", "0.9", "--top-p", "0.95", "--top-k", "50", "--seed", str(seed), "--logprobs", "3",
-                "--max-tokens", "60", *TP8)
+                "--max-tokens", "60" if LONG else "30", *TP8)
         want = generate(*args)
         for n in ("2", "8"):
             out = generate(*args, "-tp", n, *METHODS["eagle3"])
@@ -97,16 +97,19 @@ def turns_that_fill_their_context_or_are_left():
             s.wait()
         want = [alone.generate("--ignore-eos", "--max-tokens", "1000", prompt=prompt) for prompt in PROMPTS[:2]]
         assert all(w["metrics"]["prompt_tokens"] + len(w["token_ids"]) == 256 for w in want), [w["metrics"] for w in want]
+        n_left = 0
         for i in range(40 if LONG else 6):
             prompt = i % 2
             p = group.start("--ignore-eos", prompt=PROMPTS[prompt], tokens=200)
-            group.wait_running(rounds=1 + i)
+            # On a busy machine a turn may be over before anybody has seen it.
+            wait_for(lambda p=p, i=i: p.poll() is not None or group.runs(rounds=1 + i % 3))
             p.send_signal(signal.SIGINT)
             p.communicate(timeout=60 * SLOW)
+            n_left += p.returncode != 0
             got = group.generate("--ignore-eos", "--max-tokens", "1000", prompt=PROMPTS[prompt])
             assert got["token_ids"] == want[prompt]["token_ids"], (i, got)
             assert got["finish_reason"] == want[prompt]["finish_reason"] == "length", got
-        assert len(group.list()["workers"]) == 2, group.list()
+        assert n_left > 0 and len(group.list()["workers"]) == 2, (n_left, group.list())
 
 
 # ---- memory ----

@@ -719,7 +719,7 @@ def clients_that_were_killed_make_room():
 def mpirun_survives_a_killed_drafter():
     if shutil.which("mpirun") is None:
         raise AssertionError("mpirun is not installed: apt-get install openmpi-bin (tools/prepare --tests does)")
-    want = generate("--draft", DRAFT, "--ignore-eos", "--max-tokens", "400")["token_ids"]
+    want = generate("--draft", DRAFT, "--ignore-eos", "--max-tokens", "1500")["token_ids"]  # longer than to ask for the list
     folder = Folder()
     address = f"127.0.0.1:{free_port()}"
     env = folder.env(GRAFT_BIN=BUILD, GRAFT_ADDRESS=address, GRAFT_TARGET=TARGET, GRAFT_DRAFT=DRAFT, GRAFT_LOG="info")
@@ -730,7 +730,7 @@ def mpirun_survives_a_killed_drafter():
         ask = lambda *args: subprocess.run([GRAFT, *args], capture_output=True, text=True, env=client, timeout=60 * SLOW)
         done = ask("wait", "--timeout", "30", "--draft", DRAFT)
         assert done.returncode == 0, (done.stderr, open(folder.path("mpi.err"), encoding="utf-8").read())
-        start = lambda: subprocess.Popen([GRAFT, "run", "--json", *PLAIN, *FIXED, "--prompt", PROMPT, "--max-tokens", "400",
+        start = lambda: subprocess.Popen([GRAFT, "run", "--json", *PLAIN, *FIXED, "--prompt", PROMPT, "--max-tokens", "1500",
                                           "--connect", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                          env=client)
         p = start()

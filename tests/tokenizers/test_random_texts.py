@@ -3,7 +3,7 @@
 tools/gguf_tokenizer.py spells the GGUF files' vocabularies as tokenizer.json.
 
 usage: test_random_texts.py TOKENIZER_IDS SOURCE_ROOT      prints TAP
-GRAFT_TEST_TEXTS: texts a kind, and as many words of its vocabulary, else 2,000
+GRAFT_TEST_TEXTS: texts a kind, and as many words of its vocabulary, else 1,000
 GRAFT_TEST_SEED: of other texts; GRAFT_TEST_ONLY: one kind
 """
 import json
@@ -17,7 +17,7 @@ import vocabularies as v
 from texts import Texts
 from vocabularies import fetch, gguf_tokenizer
 
-N_TEXT = int(os.environ.get("GRAFT_TEST_TEXTS", "2000"))
+N_TEXT = int(os.environ.get("GRAFT_TEST_TEXTS", "1000"))
 SEED = int(os.environ.get("GRAFT_TEST_SEED", "1"))
 ONLY = os.environ.get("GRAFT_TEST_ONLY", "")
 SMOLLM2 = "smollm2"
