@@ -31,7 +31,7 @@ class Fleet:
         subprocess.run([self.bin("graft"), "serve", "--make-key", key], check=True, stdout=subprocess.DEVNULL)
         self.env = dict(os.environ, GRAFT_KEY_FILE=key)
         self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8")  # pylint: disable=consider-using-with
-        self.model = o.model
+        self.model, self.nodes = o.model, o.num_speculative_tokens
         draft = ("--draft", o.draft) if o.draft != "none" else ()
         self.url = f"http://127.0.0.1:{o.port}"
         self.p = subprocess.Popen(  # pylint: disable=consider-using-with
@@ -64,19 +64,21 @@ class Fleet:
 
     def by_run(self, prompt, n):
         """ms to the first token, and tokens/s after it, of the second of two."""
+        nodes = () if self.nodes is None else ("--num-speculative-tokens", str(self.nodes))
         for _ in range(2):
             out = self.output(self.bin("graft"), "run", "--connect", self.address, "--model", self.model,
-                              "--json", "--ignore-eos", "--max-tokens", str(n), "--prompt", prompt)
+                              "--json", "--ignore-eos", "--max-tokens", str(n), "--prompt", prompt, *nodes)
         m = out["metrics"]
         return m["ttft_ms"], m["decode_tokens_per_second"]
 
     def by_http(self, prompt, n):
         """The same, on the connection that the first of two has made."""
+        nodes = () if self.nodes is None else ("--extra-body", json.dumps({"num_speculative_tokens": self.nodes}))
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as f:
             f.write(json.dumps({"prompt": prompt}) + "\n")
             f.flush()
             out = self.output(self.bin("graft-bench"), "serve", "-o", "json", "--base-url", self.url, "--prompts", f.name,
-                              "--num-prompts", "1", "--num-warmups", "1", "--output-len", str(n), "--ignore-eos")
+                              "--num-prompts", "1", "--num-warmups", "1", "--output-len", str(n), "--ignore-eos", *nodes)
         row, = out["rows"]
         return row["mean_ttft_ms"], row["decode_tokens_per_second"]
 
@@ -113,7 +115,9 @@ def main():
     a.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder of the programs")
     a.add_argument("--model", default=os.path.join(ROOT, "models/demo/target"))
     a.add_argument("--draft", default=os.path.join(ROOT, "models/demo/draft"),
-                   help="none: plain decoding, the same work in both; with trees their sizes adapt from one answer to the next")
+                   help="none: plain decoding, the same work in both")
+    a.add_argument("--num-speculative-tokens", type=int, metavar="N",
+                   help="nodes of every tree, in both; without it their sizes adapt from one answer to the next")
     a.add_argument("--port", type=int, default=18000)
     a.add_argument("--pairs", type=int, default=24)
     a.add_argument("--max-tokens", type=int, default=256)
