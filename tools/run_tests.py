@@ -217,15 +217,21 @@ def main():
     parser.add_argument("--long", action="store_true", help="the full matrices as well")
     parser.add_argument("--only", help="only builds whose name contains this, with all of their tests")
     parser.add_argument("--install", action="store_true", help="first the packages that tests need")
+    parser.add_argument("--last-start", type=float, default=float("inf"), metavar="S",
+                        help="a build that is not begun after so many seconds is skipped: for who ends the run at some time")
     opts = parser.parse_args()
     chosen = [b for b in BUILDS if not opts.only or opts.only in b[0]]
     if not (opts.all or opts.long or opts.only):
         chosen = [(*b[:4], QUICK[b[0]]) for b in BUILDS if b[0] in QUICK]
     packages = start_packages("--long" if opts.long else "--tests") if opts.install else None
     total, failed = [0, 0, 0], []
-    builds = {}
+    builds, first = {}, time.monotonic()
     for i, (name, folder, cc, setup, args) in enumerate(chosen):
         begin = time.monotonic()
+        if begin - first > opts.last_start:
+            say(f"{name}: skipped: {begin - first:.0f} s have gone, and --last-start is {opts.last_start:.0f}")
+            total[2] += 1
+            continue
         if opts.long:
             args = with_suite(args, IN_LONG.get(name))
         if packages is not None and name != "gcc":

@@ -45,7 +45,7 @@ def golden_ids(i, n, *args, env=None):
 
 @case
 def golden_tokens():
-    golden_ids(2, 12, *CUDA)
+    golden_ids(2, 8, *CUDA)
 
 
 @case
@@ -99,7 +99,7 @@ def what_is_asked_of_logits_goes_along_as_lists():
 @case
 def answers_share_a_prompt():
     """Blocks of one prompt, and a copied part of one: each answer is what its choice alone gives."""
-    args = ("--max-tokens", "5", "--ignore-eos", "--temperature", "1", "--seed", "7", "--prompt-ids", "-", *CUDA)
+    args = ("--max-tokens", "3", "--ignore-eos", "--temperature", "1", "--seed", "7", "--prompt-ids", "-", *CUDA)
     prompt = (GOLDEN[2]["prompt_ids"] * 4)[:38]
     want = [generate(*args, "--choice", str(k), stdin=json.dumps(prompt), timeout=600)["token_ids"] for k in range(2)]
     done = run("run", "--json", "--model", TARGET, "--n", "2", *args, *HEAD_ON, "cuda:0", *TREES, "--log-level", "info",
@@ -127,8 +127,8 @@ def a_prompt_from_the_cache():
 def head_on_another_device_and_noise():
     """Two processes."""
     noise = ("--temperature", "0.8", "--seed", "3")
-    plain, _ = text(0, 6, *CUDA, *noise)
-    drafted, m = text(0, 6, *CUDA, *HEAD_ON, "cuda:1", *TREES, *noise, env={"SOFT_GPU_DEVICES": "2"})
+    plain, _ = text(0, 4, *CUDA, *noise)
+    drafted, m = text(0, 4, *CUDA, *HEAD_ON, "cuda:1", *TREES, *noise, env={"SOFT_GPU_DEVICES": "2"})
     assert plain == drafted and m["num_drafts"] > 0 and m["transport"] != "loop", (plain, drafted, m)
 
 
