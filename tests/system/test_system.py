@@ -68,8 +68,8 @@ def head_gives_plain_text():
                            "6", "--draft-top-k", "6", *args)
             m = out["metrics"]
             assert out["token_ids"] == plain["token_ids"], transport
-            # the last round may have room for the bonus token only, and one tree may be late
-            assert m["num_drafts"] >= m["rounds"] - 2 and m["desyncs"] + m["fallbacks"] == 0, m
+            # The last round may have room for the bonus token only. Trees are late on a busy machine.
+            assert m["num_drafts"] + m["late_trees"] >= m["rounds"] - 1 and m["desyncs"] + m["fallbacks"] == 0, m
             # 4.4 and 2.7 on 16 prompts; features that are not the true ones bring less than 2
             assert m["mean_acceptance_length"] > (2.2 if sampled else 3.5), m
         for ahead in ("on", "off"):
