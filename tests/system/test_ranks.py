@@ -102,7 +102,7 @@ def turns_that_fill_their_context_or_are_left():
             prompt = i % 2
             p = group.start("--ignore-eos", prompt=PROMPTS[prompt], tokens=200)
             # On a busy machine a turn may be over before anybody has seen it.
-            wait_for(lambda p=p, i=i: p.poll() is not None or group.runs(rounds=1 + i % 3))
+            wait_for(lambda p=p, i=i: p.poll() is not None or group.runs(rounds=1 + i))
             p.send_signal(signal.SIGINT)
             p.communicate(timeout=60 * SLOW)
             n_left += p.returncode != 0
