@@ -35,12 +35,17 @@ def bench_server(far):
     return Server(*far, ready=lambda: tcp_listens(PORT))
 
 
-def bench_rows(transport, *args):
+def bench_said(transport, *args):
+    """Rows, and what the near end has said."""
     far, near = bench_argv(transport, *args)
     with bench_server(far):
         done = subprocess.run(near, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["rows"]
+    return json.loads(done.stdout)["rows"], done.stderr
+
+
+def bench_rows(transport, *args):
+    return bench_said(transport, *args)[0]
 
 
 def signal_all(processes, number):

@@ -3,7 +3,7 @@
 
 The pair runs on the models of tiny_model.py, whose texts a plain run on the host has written; one case on the demo's.
 
-usage: in_machine.py BUILD_DIR SOURCE_ROOT [timed]      prints TAP; timed: those that judge times or take long, else the others
+usage: in_machine.py BUILD_DIR SOURCE_ROOT [alone]      prints TAP; alone: those that judge times or take long, else the others
 """
 import contextlib
 import json
@@ -21,20 +21,20 @@ from harness import BUILD, DRAFT, HEAD, MODELS, ROOT, SLOW, TARGET, children, ma
 from served import FIXED, Serve, worker  # noqa: E402
 import against_perftest  # noqa: E402
 from devices import ADDRESS, Server, link_down, link_up, output, packets, perftest, port_state  # noqa: E402
-from devices import rdma_listens, rnr, udp_passes  # noqa: E402
+from devices import rdma_listens, rnr, tcp_listens, udp_passes  # noqa: E402
 # pylint: enable=wrong-import-position
 
 RATIO_MAX = 1.15 if SLOW == 1 else 5  # a sanitizer costs a factor
 N_ROUND, N_ROUND_MAX = 3, 12
-TIMED = sys.argv[3:] == ["timed"]
+ALONE = sys.argv[3:] == ["alone"]
 
 
 def case(fn):
-    return fn if TIMED else harness.case(fn)
+    return fn if ALONE else harness.case(fn)
 
 
-def timed(fn):
-    return harness.case(fn) if TIMED else fn
+def alone(fn):
+    return harness.case(fn) if ALONE else fn
 
 
 # ---- the machine itself ----
@@ -115,7 +115,7 @@ def every_rule_of_a_transport_holds():
     assert packets(0) > before[0] + 100 and packets(1) > before[1] + 100
 
 
-@timed
+@alone
 def every_rule_holds_without_remote_writes():
     assert tap_program("test_conformance", GRAFT_TEST_VERBS_TWO_SIDED="1", **VERBS) > 10
 
@@ -130,7 +130,7 @@ def every_rule_holds_with_bodies_in_far_memory():
     assert tap_program("test_conformance", GRAFT_TEST_FAR="11", GRAFT_TEST_VERBS_TWO_SIDED="1", **FAR) > 10
 
 
-@timed
+@alone
 def every_rule_holds_with_remote_writes_into_far_memory():
     for which in ("11", "10"):
         assert tap_program("test_conformance", GRAFT_TEST_FAR=which, **FAR) > 10
@@ -177,7 +177,7 @@ def quietest(rounds):
     return statistics.median(ours / theirs for ours, theirs in calm)
 
 
-@timed
+@alone
 def a_round_trip_costs_what_perftests_does():
     """At most 1.15 times ib_send_lat's median, in the quietest rounds."""
     worst = 0
@@ -203,6 +203,68 @@ def bench_measures_every_size_and_the_round():
         assert 0 < r["min_us"] <= r["median_us"] <= r["p99_us"], r
     assert [r["bytes"] for r in rows if r["test"] == "ping"] == sizes, rows
     assert [r["test"] for r in rows].count("round") == 1, rows
+
+
+@contextlib.contextmanager
+def large_packets_lost(percent, length, mask):
+    """Of those that rxe0 sends with an IP length that is `length' under the mask; what connects the queue pairs is smaller."""
+    tc = ("tc", "qdisc", "add", "dev", "veth0")
+    try:
+        output(*tc, "root", "handle", "1:", "prio", "bands", "2", "priomap", *["1"] * 16)
+        output(*tc, "parent", "1:1", "netem", "loss", f"{percent}%")
+        output("tc", "filter", "add", "dev", "veth0", "parent", "1:", "protocol", "ip", "u32", "match", "u16", hex(length),
+               hex(mask), "at", "2", "flowid", "1:1")
+        yield
+    finally:
+        subprocess.run(("tc", "qdisc", "del", "dev", "veth0", "root"), check=False)
+
+
+@case
+def bench_says_that_a_fabric_loses_packets():
+    """By the counters of the devices: with every fiftieth large packet lost the rows have them, and a line at the end names
+    them. This machine loses some on a good wire, too. [I9]"""
+    args = ("--sizes", "8192", "--iters", "200", "--warmup", "0")
+    assert all(r["lost"] >= 0 for r in against_perftest.bench_rows("verbs", *args))
+    with large_packets_lost(2, 0x400, 0xfc00):  # 1024 to 2047: of MTU 1024
+        bad, said = against_perftest.bench_said("verbs", *args)
+    assert sum(r["lost"] for r in bad) > 0, (bad, said)
+    assert re.search(r"lossy: meanwhile the RDMA devices of this host .*_seq", said), (bad, said)
+
+
+def set_mtu(*mtu):
+    for i, n in enumerate(mtu):
+        output("ip", "link", "set", f"veth{i}", "mtu", str(n))
+
+
+@case
+def the_smaller_path_mtu_is_taken():
+    """Whichever end has it: large frames arrive. [I3]"""
+    try:
+        for mtu in ((4200, 1500), (1500, 4200)):
+            set_mtu(*mtu)
+            rows = against_perftest.bench_rows("verbs", "--sizes", "64,131072", "--iters", "10", "--warmup", "1")
+            assert [r["bytes"] for r in rows if r["test"] == "ping"] == [64, 131072], rows
+    finally:
+        set_mtu(1500, 1500)
+
+
+@case
+def a_path_that_swallows_large_packets_is_none():
+    """Both ends say why within the time of a connection, and none comes about that carries small frames alone. [I3]"""
+    far, near = against_perftest.bench_argv("verbs", "--sizes", "64")
+    try:
+        set_mtu(4200, 4200)
+        with large_packets_lost(100, 0x1000, 0xf000), \
+             subprocess.Popen(far, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+            wait_for(lambda: tcp_listens(against_perftest.PORT) or p.poll() is not None)
+            done = subprocess.run(near, capture_output=True, text=True, timeout=60 * SLOW, check=False)
+            p.terminate()
+            said = p.communicate(timeout=60 * SLOW)[0]
+    finally:
+        set_mtu(1500, 1500)
+    for text in (done.stderr, said):
+        assert "8192 bytes do not come through" in text and "path MTU, 4096 bytes" in text, (done, said)
+    assert done.returncode == 1 and not json.loads(done.stdout or '{"rows": []}')["rows"], done
 
 
 # ---- the pair ----

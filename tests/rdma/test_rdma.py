@@ -2,10 +2,10 @@
 """What needs RDMA devices, in the throw-away machine of rdma-vm; first that the machine does as it says.
 
 A case in the machine is one function of in_machine.py; all of them share one boot. Where the machine cannot be had
-every case is skipped with the reason. Cases that judge times or take long (@timed) have a machine to
+every case is skipped with the reason. Cases that judge times or take long (@alone) have a machine to
 themselves, and the host too, in --long.
 
-usage: test_rdma.py BUILD_DIR SOURCE_ROOT [timed]      prints TAP
+usage: test_rdma.py BUILD_DIR SOURCE_ROOT [alone]      prints TAP
 """
 import json
 import os
@@ -24,7 +24,7 @@ RDMA_VM = os.path.join(HERE, "rdma-vm")
 INSIDE = os.path.join(HERE, "in_machine.py")
 MODELS = os.path.join(BUILD, "tests/rdma/models")
 FOREVER = None  # for time_limit_ends_it
-TIMED = sys.argv[3:]
+ALONE = sys.argv[3:]
 
 
 def machine(*args, seconds=240):
@@ -94,7 +94,7 @@ def make_models():
 
 def names_inside():
     with open(INSIDE, encoding="utf-8") as f:
-        return re.findall(rf"^@{'timed' if TIMED else 'case'}\ndef (\w+)", f.read(), re.M)
+        return re.findall(rf"^@{'alone' if ALONE else 'case'}\ndef (\w+)", f.read(), re.M)
 
 
 def environment():
@@ -110,7 +110,7 @@ def run_inside():
     """Boots once; what its cases print, and why there is no more of it."""
     make_models()
     env = [x for item in environment() for x in ("--env", item)]
-    done = machine("--read", ROOT, "--write", BUILD, *env, "--", "python3", INSIDE, BUILD, ROOT, *TIMED, seconds=1000)
+    done = machine("--read", ROOT, "--write", BUILD, *env, "--", "python3", INSIDE, BUILD, ROOT, *ALONE, seconds=1000)
     lost = f"the machine ended with {done.returncode} before\n# " + done.stderr.strip().replace("\n", "\n# ")
     return done.stdout.splitlines()[1:], lost  # without its plan
 
@@ -140,13 +140,13 @@ def without_machine(reason, names):
 
 def main_rdma():
     inside = names_inside()
-    if TIMED:
+    if ALONE:
         CASES.clear()
     ready = subprocess.run([RDMA_VM, "--prepare"], capture_output=True, text=True, check=False)
     if ready.returncode != 0:
         return without_machine(ready.stderr.strip().replace("\n", " "), [fn.__name__ for fn in CASES] + inside)
     global FOREVER  # pylint: disable=global-statement
-    FOREVER = None if TIMED else forever()
+    FOREVER = None if ALONE else forever()
     status = main(n_more=len(inside))
     return 1 if print_inside(len(CASES) + 1) or status else 0
 

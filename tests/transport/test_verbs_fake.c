@@ -642,7 +642,7 @@ static void expect_more_credit_records_than_there_are(bool two_sided)
     open_pair(&p);
     for (uint32_t i = 0; i < GR_VERBS_N_CREDIT + 1; i++) {
         gr_verbs_downcast(p.conn[0])->n_credit_record = 0; /* as if they had been acknowledged */
-        assert_int_equal(gr_verbs_push_hello(gr_verbs_downcast(p.conn[0])), GR_OK);
+        assert_int_equal(gr_verbs_push_credit(gr_verbs_downcast(p.conn[0]), 0), GR_OK);
         gr_verbs_downcast(p.conn[0])->n_credit_record_of[GR_FRAME_SMALL] = 0;
     }
     expect_thrown_out(&p, "before others were acknowledged");

@@ -376,7 +376,7 @@ static void drain(struct gr_verbs_conn *v)
     gr_verbs_pump(v);
     if (v->n_done < v->n_posted && v->n_since_signal > 0 && v->n_credit_record < GR_VERBS_N_CREDIT &&
         v->out[GR_VERBS_OUT_CREDIT].n_free > 0 && v->n_posted - v->n_done < v->link.n_send) {
-        (void)gr_verbs_push_hello(v); /* the last ones are not signalled, this one is */
+        (void)gr_verbs_push_credit(v, 0); /* the last ones are not signalled, this one is */
     }
     while (!v->gone && v->n_done < v->n_posted && gr_clock_ns() < deadline_ns) {
         struct pollfd fd = {.fd = v->epoll_fd, .events = POLLIN};

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define PRIVATE_MAGIC 0x43565247u /* "GRVC" */
-#define PRIVATE_VERSION 2u
+#define PRIVATE_VERSION 3u
 #define PRIVATE_BYTES (12u + GR_VERBS_NONCE_BYTES) /* librdmacm passes 56 at most */
 #define INLINE_ASK 512u
 /* 4.096 us * 2^14 = 67 ms for an answer, seven tries: a link that swallows packets is noticed in about 0.5 s. Not 7

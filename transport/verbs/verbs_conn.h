@@ -18,7 +18,8 @@ struct gr_verbs_header {
     uint32_t n_credit_record; /* records of credits alone that the sender has taken since it last said so */
     uint32_t sequence, bytes;
 };
-#define GR_VERBS_CREDIT 2u /* beside the frame classes 0 and 1: a record of credits alone */
+#define GR_VERBS_CREDIT 2u             /* beside the frame classes 0 and 1: a record of credits alone */
+#define GR_VERBS_HELLO_BYTES_MAX 8192u /* of the first record */
 
 enum gr_verbs_slot_state { GR_VERBS_FREE, GR_VERBS_HELD, GR_VERBS_QUEUED, GR_VERBS_POSTED };
 
@@ -45,6 +46,7 @@ struct gr_verbs_conn {
     struct gr_verbs_link link;
     int fd, epoll_fd; /* bootstrap socket; what a caller sleeps on */
     struct gr_verbs_mode mode;
+    uint32_t path_mtu; /* the smaller one of both ends, in bytes */
     int spin_us;
     bool require_far; /* bodies in far memory, or no connection */
     /* the end */
@@ -148,8 +150,16 @@ bool gr_verbs_imm_decode(uint32_t imm, uint32_t bytes, struct gr_verbs_header *o
 
 /* Posts what is queued as far as the send queue has room. As gr_transport_ops.flush. */
 enum gr_status gr_verbs_push(struct gr_verbs_conn *v);
-/* A record of credits, whether any are owed or not: the first on a new connection. */
-enum gr_status gr_verbs_push_hello(struct gr_verbs_conn *v);
+/* A record of credits, whether any are owed or not. bytes: of a payload of zeros, which only the first record of a
+ * connection has. */
+enum gr_status gr_verbs_push_credit(struct gr_verbs_conn *v, uint32_t bytes);
+/* Of the first record: more than a packet of the largest path MTU (4096) holds, where small frames may be so large.
+ * What swallows large packets lets through all others, and a connection would come about that carries no large frame.
+ */
+static inline uint32_t gr_verbs_hello_bytes(const struct gr_conn_limits *l)
+{
+    return GR_MIN(l->small_bytes_max, GR_VERBS_HELLO_BYTES_MAX);
+}
 /* A send completed: it and all before it. */
 void gr_verbs_sent_done(struct gr_verbs_conn *v, uint64_t wr_id);
 bool gr_verbs_credits_due(const struct gr_verbs_conn *v);

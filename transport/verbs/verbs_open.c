@@ -1,11 +1,11 @@
 /* From an authenticated bootstrap socket to a verbs connection. Records of one size go over that socket
  * (docs/protocol.md); each says whether its sender can go on, so that both sides know when one cannot:
  *
- *   both      READY    device there, mode, bulk slots that its memory limit allows
- *   acceptor  LISTEN   address, port and nonce for the other one's queue pair
+ *   both      READY    device there, mode, path MTU, bulk slots that its memory limit allows
+ *   one       LISTEN   address, port and nonce for the other one's queue pair
  *             ... queue pairs connect (verbs_cm.c) ...
  *   both      KEYS     inbox: address, key, size; none in two-sided mode; that of bodies, where they are apart
- *             ... one record each way over the queue pairs: the wire carries data ...
+ *             ... one record each way over the queue pairs: the wire carries data, in large packets, too ...
  *   both      DONE
  */
 #include "transport/verbs/verbs_conn.h"
@@ -38,8 +38,8 @@ enum step_kind { STEP_READY = 1, STEP_LISTEN, STEP_KEYS, STEP_DONE };
 struct step {
     uint32_t kind, ok;
     struct gr_verbs_mode mode; /* READY: two_sided, apart */
-    uint32_t n_bulk_slot;
-    uint32_t family, port; /* LISTEN: 4 or 6 */
+    uint32_t n_bulk_slot, mtu; /* READY */
+    uint32_t family, port;     /* LISTEN: 4 or 6 */
     uint8_t addr[16];
     uint8_t nonce[GR_VERBS_NONCE_BYTES];
     uint64_t inbox, inbox_bytes, body; /* KEYS */
@@ -60,7 +60,7 @@ static enum gr_status write_step(int fd, const struct step *s, uint64_t deadline
     gr_write_u16(&w, (s->mode.two_sided ? MODE_TWO_SIDED : 0) | (s->mode.apart ? MODE_APART : 0));
     gr_write_u16(&w, s->n_bulk_slot);
     gr_write_u16(&w, s->family);
-    gr_write_u16(&w, s->port);
+    gr_write_u16(&w, s->kind == STEP_READY ? s->mtu : s->port);
     memcpy(gr_write_bytes(&w, sizeof(s->addr)), s->addr, sizeof(s->addr));
     memcpy(gr_write_bytes(&w, sizeof(s->nonce)), s->nonce, sizeof(s->nonce));
     gr_write_u64(&w, s->inbox);
@@ -82,7 +82,7 @@ static enum gr_status decode_step(const uint8_t in[STEP_BYTES], enum step_kind k
     s.mode = (struct gr_verbs_mode){.two_sided = (mode & MODE_TWO_SIDED) != 0, .apart = (mode & MODE_APART) != 0};
     s.n_bulk_slot = gr_read_u16(&r);
     s.family = gr_read_u16(&r);
-    s.port = gr_read_u16(&r);
+    s.port = s.mtu = gr_read_u16(&r);
     memcpy(s.addr, gr_read_bytes(&r, sizeof(s.addr)), sizeof(s.addr));
     memcpy(s.nonce, gr_read_bytes(&r, sizeof(s.nonce)), sizeof(s.nonce));
     s.inbox = gr_read_u64(&r);
@@ -172,6 +172,7 @@ static enum gr_status take_device(struct gr_verbs_conn *v, const struct gr_verbs
     ready->mode.far = v->memory->bodies.far != NULL;
     ready->mode.two_sided = o->two_sided || device.iwarp;
     ready->mode.apart = ready->mode.far && !ready->mode.two_sided;
+    ready->mtu = (uint32_t)device.mtu_bytes;
     ready->n_bulk_slot = bulk_slots_allowed(&v->base.limits, ready->mode);
     return GR_OK;
 }
@@ -221,7 +222,7 @@ static enum gr_status take_memory(struct gr_verbs_conn *v, const struct step *a,
     return gr_verbs_link_init(k);
 }
 
-/* ---- the acceptor listens, the initiator connects ---- */
+/* ---- one end listens, the other one connects ---- */
 
 /* Tells where to connect to, or that nobody can: *agreed_out, both go on to KEYS. The result is this side's own. */
 static enum gr_status offer_address(struct gr_verbs_conn *v, enum gr_status st, uint64_t deadline_ns, bool *agreed_out)
@@ -307,23 +308,29 @@ static enum gr_status wait_record(struct gr_verbs_conn *v, uint64_t deadline_ns)
             return st == GR_OK ? GR_EPROTO : st;
         }
         p.fd = gr_conn_poll_fd(&v->base, &p.events);
+        if (v->n_record == 0 && peer_gave_up(v->fd)) {
+            return GR_ECLOSED;
+        }
         if (v->n_record == 0 && p.fd >= 0 && poll(&p, 1, 50) == 0 && gr_clock_ns() >= deadline_ns) {
-            log_error("verbs: %s: the queue pairs are connected, but nothing comes through", v->memory->device.name);
             return GR_ETIMEDOUT;
         }
     }
     return v->gone ? GR_ECLOSED : GR_OK;
 }
 
-/* The initiator speaks first: on iWARP the other one may not. */
-static enum gr_status first_records(struct gr_verbs_conn *v, bool initiator, uint64_t deadline_ns)
+/* Who has connected speaks first: on iWARP the other one may not. */
+static enum gr_status first_records(struct gr_verbs_conn *v, bool connects, uint64_t deadline_ns)
 {
-    if (initiator) {
-        GR_TRY(gr_verbs_push_hello(v));
-        return wait_record(v, deadline_ns);
+    const uint32_t bytes = gr_verbs_hello_bytes(&v->base.limits);
+    enum gr_status st = connects ? gr_verbs_push_credit(v, bytes) : GR_OK;
+    st = st == GR_OK ? wait_record(v, deadline_ns) : st;
+    if (st != GR_OK && st != GR_EPROTO) {
+        log_error("verbs: %s: the queue pairs are connected, but %u bytes do not come through: do both interfaces and "
+                  "all between them take packets of the path MTU, %u bytes and headers?",
+                  v->memory->device.name, bytes, v->path_mtu);
     }
-    GR_TRY(wait_record(v, deadline_ns));
-    return gr_verbs_push_hello(v);
+    GR_TRY(st);
+    return connects ? GR_OK : gr_verbs_push_credit(v, bytes);
 }
 
 static enum gr_status exchange_keys(struct gr_verbs_conn *v, enum gr_status st, uint64_t deadline_ns)
@@ -353,18 +360,30 @@ static enum gr_status exchange_keys(struct gr_verbs_conn *v, enum gr_status st, 
     return GR_OK;
 }
 
+/* The side of the socket's initiator; where the path MTUs differ, that of the smaller one, as the queue pairs of both
+ * get what the connecting one has. */
+static bool is_connecting(struct gr_verbs_conn *v, bool initiator, const struct step *own, const struct step *peer)
+{
+    v->path_mtu = GR_MIN(own->mtu, peer->mtu);
+    if (own->mtu == peer->mtu || v->path_mtu == 0) { /* 0: that end does not know its own */
+        return initiator;
+    }
+    log_info("verbs: path MTU %u here, %u at the peer: the smaller one is taken", own->mtu, peer->mtu);
+    return own->mtu < peer->mtu;
+}
+
 /* st: how it stands here. GR_EUNSUPPORTED: no connection, and both know. */
-static enum gr_status connect_pair(struct gr_verbs_conn *v, bool initiator, enum gr_status st, uint64_t deadline_ns)
+static enum gr_status connect_pair(struct gr_verbs_conn *v, bool connects, enum gr_status st, uint64_t deadline_ns)
 {
     bool agreed = false;
-    st = initiator ? connect_peer(v, st, deadline_ns, &agreed) : accept_peer(v, st, deadline_ns, &agreed);
+    st = connects ? connect_peer(v, st, deadline_ns, &agreed) : accept_peer(v, st, deadline_ns, &agreed);
     if (!agreed) {
         return st == GR_EIO || st == GR_ENOMEM || st == GR_ELIMIT ? GR_EUNSUPPORTED : st;
     }
     GR_TRY(exchange_keys(v, st, deadline_ns));
     st = gr_verbs_conn_watch(v);
     if (st == GR_OK) {
-        st = first_records(v, initiator, GR_MIN(deadline_ns, gr_deadline_ns(CONNECT_MS)));
+        st = first_records(v, connects, GR_MIN(deadline_ns, gr_deadline_ns(CONNECT_MS)));
     }
     struct step own = {.kind = STEP_DONE}, peer;
     GR_TRY(exchange_step(v->fd, &own, st, deadline_ns, &peer));
@@ -374,9 +393,9 @@ static enum gr_status connect_pair(struct gr_verbs_conn *v, bool initiator, enum
 static void say_open(const struct gr_verbs_conn *v)
 {
     const struct gr_verbs_device *d = &v->memory->device;
-    log_info("verbs: connection %u: device %s port %u, address %s (GID %d, %s), MTU %d, %u bytes inline, %s, %u+%u "
+    log_info("verbs: connection %u: device %s port %u, address %s (GID %d, %s), MTU %u, %u bytes inline, %s, %u+%u "
              "slots, %zu KiB locked, rows of bulk frames in %s%s%s",
-             v->base.conn_generation, d->name, d->port, d->addr_text, d->gid_index, d->gid_text, d->mtu_bytes,
+             v->base.conn_generation, d->name, d->port, d->addr_text, d->gid_index, d->gid_text, v->path_mtu,
              v->link.inline_bytes, v->mode.two_sided ? "two-sided" : "one-sided", v->base.limits.n_small_slot,
              v->base.limits.n_bulk_slot, (v->memory->layout.local_bytes + v->memory->layout.inbox_bytes) / 1024,
              v->base.far != NULL ? v->base.far->name : "the host's memory", v->base.far != NULL ? " by " : "",
@@ -394,7 +413,7 @@ static enum gr_status open_steps(struct gr_verbs_conn *v, bool initiator, const 
     if (st == GR_EPROTO) {
         return st;
     }
-    return connect_pair(v, initiator, st, deadline_ns);
+    return connect_pair(v, is_connecting(v, initiator, &own, &peer), st, deadline_ns);
 }
 
 static const struct gr_verbs_lib *lib_of(const struct gr_verbs_options *options)

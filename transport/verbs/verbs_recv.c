@@ -31,7 +31,9 @@ static bool take_credit_records(struct gr_verbs_conn *v, uint32_t n)
 static const char *frame_fault(const struct gr_verbs_conn *v, const struct gr_verbs_header *h)
 {
     if (h->class == GR_VERBS_CREDIT) {
-        return h->bytes != 0                           ? "credit record with a payload"
+        const uint32_t payload = v->n_record == 1 ? gr_verbs_hello_bytes(&v->base.limits) : 0;
+        return h->bytes > payload                      ? "credit record with a payload"
+               : h->bytes < payload                    ? "first record without its payload"
                : v->n_owed_record == GR_VERBS_N_CREDIT ? "credit record before others were acknowledged"
                                                        : NULL;
     }

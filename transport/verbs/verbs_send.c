@@ -166,7 +166,7 @@ static void add_record(struct gr_verbs_conn *v, struct batch *b, const struct re
     }
 }
 
-/* A frame, or a record of credits: a header in front lies right before the payload. */
+/* A frame: a header in front lies right before the payload. */
 static void add_whole(struct gr_verbs_conn *v, struct batch *b, enum gr_verbs_out kind, uint32_t slot, uint32_t bytes)
 {
     uint8_t *p = gr_verbs_out_slot(v->memory, kind, slot);
@@ -253,10 +253,18 @@ static bool add_bulk(struct gr_verbs_conn *v, struct batch *b)
     return true;
 }
 
-static void add_credit(struct gr_verbs_conn *v, struct batch *b, int class)
+/* bytes: of a payload, which only the first record has. It lies in a slot of small frames: none of them has been used
+ * yet, and no frame is sent before the peer has had that record. */
+static void add_credit(struct gr_verbs_conn *v, struct batch *b, int class, uint32_t bytes)
 {
     const uint32_t slot = gr_verbs_slot_take(&v->out[GR_VERBS_OUT_CREDIT]);
-    add_whole(v, b, GR_VERBS_OUT_CREDIT, slot, 0);
+    uint8_t *own = gr_verbs_out_slot(v->memory, GR_VERBS_OUT_CREDIT, slot);
+    add_record(v, b,
+               &(struct record){.kind = GR_VERBS_OUT_CREDIT,
+                                .slot = slot,
+                                .header = own - GR_VERBS_HEADER_BYTES,
+                                .payload = bytes > 0 ? gr_verbs_out_slot(v->memory, GR_VERBS_OUT_SMALL, 0) : own,
+                                .bytes = bytes});
     v->credit_class[v->n_credit_record++] = (uint8_t) class;
     v->n_credit_record_of[class]++;
     v->stats.n_credit_sent++;
@@ -306,7 +314,7 @@ enum gr_status gr_verbs_push(struct gr_verbs_conn *v)
         if (b.n == 0) {
             GR_TRY(gr_verbs_repost(v)); /* after the frames, which somebody waits for; before credits alone */
             if (gr_verbs_credits_due(v) && n_wr_room(v, &b) > 0) {
-                add_credit(v, &b, due_class(v));
+                add_credit(v, &b, due_class(v), 0);
             }
         }
         if (b.n == 0) {
@@ -318,12 +326,13 @@ enum gr_status gr_verbs_push(struct gr_verbs_conn *v)
     return GR_ECLOSED;
 }
 
-enum gr_status gr_verbs_push_hello(struct gr_verbs_conn *v)
+enum gr_status gr_verbs_push_credit(struct gr_verbs_conn *v, uint32_t bytes)
 {
     struct batch b;
     b.n = 0;
     v->n_since_signal = v->memory->layout.signal_interval; /* its slot comes back at once */
-    add_credit(v, &b, GR_FRAME_SMALL);
+    memset(gr_verbs_out_slot(v->memory, GR_VERBS_OUT_SMALL, 0), 0, bytes);
+    add_credit(v, &b, GR_FRAME_SMALL, bytes);
     return post(v, &b);
 }
 
