@@ -18,7 +18,6 @@
 #include "transport/worker/worker_signals.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #define PREFILL_CHUNK 256 /* rows */
@@ -321,7 +320,7 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     uint64_t tokenizer_fingerprint = 0;
     int32_t n_token = 0;
     GR_TRY(gr_model_path_config(o->model, &hf));
-    w->is_head = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
+    w->is_head = gr_hf_is_eagle3(&hf);
     if (w->is_head && o->target == NULL) {
         log_error("%s is an EAGLE-3 head: --target DIR is needed, the folder or GGUF file of the model it drafts for",
                   o->model);

@@ -458,7 +458,7 @@ enum gr_status gr_llama_create(const struct gr_llama_config *config, struct gr_h
 {
     struct llama *m = calloc(1, sizeof(*m));
     if (m == NULL) {
-        log_error("out of memory");
+        log_error("no memory for a model");
         return GR_ENOMEM;
     }
     m->lm.ops = &llama_ops;

@@ -39,11 +39,6 @@ uint64_t gr_deadline_ns(int timeout_ms)
     return gr_clock_ns() + (uint64_t)GR_MAX(timeout_ms, 0) * GR_MS;
 }
 
-int gr_ms_left(uint64_t deadline_ns, uint64_t now_ns)
-{
-    return deadline_ns <= now_ns ? 0 : (int)GR_MIN((deadline_ns - now_ns + GR_MS - 1) / GR_MS, (uint64_t)INT_MAX - 1);
-}
-
 /* GR_OK: ready (or in error, which the next call will tell). */
 static enum gr_status wait_ready(int fd, short events, uint64_t deadline_ns)
 {

@@ -22,8 +22,6 @@ GR_NODISCARD enum gr_status gr_sock_read_peer(int fd, void *p, size_t n, uint64_
 GR_NODISCARD enum gr_status gr_sock_write_peer(int fd, const void *p, size_t n, uint64_t deadline_ns, const char *what);
 
 uint64_t gr_deadline_ns(int timeout_ms);
-/* Milliseconds until then, for poll(): rounded up, so that it never ends just before the deadline; below INT_MAX. */
-int gr_ms_left(uint64_t deadline_ns, uint64_t now_ns);
 
 /* No delay, and keep-alive probes that notice a vanished machine within about 15 s. No-op on Unix
  * sockets. */

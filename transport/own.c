@@ -92,7 +92,7 @@ static int read_all(struct gr_interface **out)
     }
     freeifaddrs(all);
     if (*out == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the list of interfaces");
         return -1;
     }
     return n;

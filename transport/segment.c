@@ -15,7 +15,7 @@
 
 #define FOLDER "/dev/shm"
 /* A new segment may be taken for a stale one until it is locked; then another is made. */
-#define N_TRY 16
+#define N_TRY 1000
 
 static bool is_name(const char *name)
 {

@@ -52,6 +52,11 @@ static bool parse_host(const char *text, size_t n, struct gr_address *out)
     return true;
 }
 
+const char *gr_address_port_of(const char *text)
+{
+    return strrchr(text, ':');
+}
+
 static bool lacks_brackets(const char *text, const char *colon)
 {
     return colon != NULL && colon > text && memchr(text, ':', (size_t)(colon - text)) != NULL &&
@@ -60,7 +65,7 @@ static bool lacks_brackets(const char *text, const char *colon)
 
 static enum gr_status refuse(const char *what, const char *text, unsigned port_min)
 {
-    const char *colon = strrchr(text, ':');
+    const char *colon = gr_address_port_of(text);
     char spelled[300] = "[ADDRESS]:PORT";
     if (lacks_brackets(text, colon)) {
         snprintf(spelled, sizeof(spelled), "[%.*s]%s", (int)(colon - text), text, colon);
@@ -73,7 +78,7 @@ static enum gr_status refuse(const char *what, const char *text, unsigned port_m
 enum gr_status gr_address_parse(const char *what, const char *text, unsigned port_min, struct gr_address *out)
 {
     struct gr_address a;
-    const char *colon = strrchr(text, ':');
+    const char *colon = gr_address_port_of(text);
     if (colon == NULL || !parse_ports(colon + 1, port_min, &a) || !parse_host(text, (size_t)(colon - text), &a)) {
         return refuse(what, text, port_min);
     }

@@ -24,6 +24,10 @@ struct gr_address {
 GR_NODISCARD enum gr_status gr_address_parse(const char *what, const char *text, unsigned port_min,
                                              struct gr_address *out);
 
+/* ":PORT" of such a text, so that what stands before it is the host, with its brackets; of a list that of the last.
+ * NULL: it has none, and was not parsed. */
+const char *gr_address_port_of(const char *text);
+
 /* Whom to connect to: "@FILE", a file that holds what follows, or one or more HOST:PORT with commas between them. The
  * same errors. */
 GR_NODISCARD enum gr_status gr_address_check_peer(const char *what, const char *text);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define GR_SESSION_ID_DIGITS 16
-#define GR_SESSION_ID_WORDS "the 16 hexadecimal digits of a session"
+#define GR_SESSION_ID_WORDS "the id of a session, 16 hexadecimal digits that are not all 0"
 #define GR_SESSION_ID_PRI "016" PRIx64 /* after a % */
 
 static inline void gr_session_id_spell(uint64_t id, char out[static GR_SESSION_ID_DIGITS + 1])

@@ -4,6 +4,7 @@
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/device.h"
+#include "common/base/in_file.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/base/session_id.h"
@@ -13,6 +14,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ITEM_MAX 64 /* bytes of one value of a list */
 
@@ -275,19 +277,17 @@ static enum gr_status keep_secret(const char *what, const char *text, size_t len
 static enum gr_status read_secret(const char *what, const char *path, struct gr_option_secret *out)
 {
     char text[GR_OPTION_SECRET_MAX + 1];
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        log_error("%s: %s: %s", what, path, strerror(errno));
+    const int fd = gr_in_file_open(path);
+    const ssize_t n = fd >= 0 ? gr_in_file_read(fd, text, sizeof(text)) : -1;
+    const int error = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (n < 0) {
+        log_error("%s: %s: %s", what, path, gr_in_file_error(error));
         return GR_EIO;
     }
-    const size_t n = fread(text, 1, sizeof(text), f);
-    const bool failed = ferror(f) != 0;
-    fclose(f);
-    if (failed) {
-        log_error("%s: %s cannot be read", what, path);
-        return GR_EIO;
-    }
-    return keep_secret(what, text, n, out);
+    return keep_secret(what, text, (size_t)n, out);
 }
 
 /* ---- lists ---- */

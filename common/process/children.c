@@ -52,7 +52,7 @@ enum gr_status gr_children_init(struct gr_children *c, const char *key_hex)
     sigprocmask(SIG_BLOCK, &set, NULL);
     c->child = calloc(GR_CHILD_MAX, sizeof(*c->child));
     if (c->child == NULL) {
-        log_error("out of memory");
+        log_error("no memory for child processes");
         return GR_ENOMEM;
     }
     c->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -109,6 +109,7 @@ static enum gr_status start(struct gr_children *c, struct gr_child *k)
     k->pid = pid;
     k->start_ns = gr_clock_ns();
     k->restart_ns = 0;
+    k->told_end = 0;
     return GR_OK;
 }
 
@@ -162,7 +163,7 @@ enum gr_status gr_children_start(struct gr_children *c, const char *name, const 
     k->name = strdup(name);
     k->argv = copy_words(argv);
     if (k->name == NULL || k->argv == NULL) {
-        log_error("out of memory");
+        log_error("no memory for a child process");
         free(k->name);
         free_words(k->argv);
         close(k->joined_fd);
@@ -263,6 +264,10 @@ static enum gr_child_event take_end(struct gr_child *k, int status)
     if (!WIFSIGNALED(status) && in_order && k->rule.status_0_ends) {
         return GR_CHILD_ENDED;
     }
+    if (WIFSIGNALED(status) && WTERMSIG(status) == k->told_end) { /* before it could heed it in another way */
+        k->why[0] = '\0';
+        return GR_CHILD_GIVEN_UP;
+    }
     describe_end(kind, status, end, sizeof(end));
     if (k->ends) {
         if (kind == GR_END_SIGNAL) { /* else it has told its reason itself */
@@ -341,11 +346,13 @@ void gr_children_progress(struct gr_children *c, int index)
     gr_restart_progress(&c->child[index].restart);
 }
 
-void gr_children_signal(const struct gr_children *c, int signal_number)
+void gr_children_signal(struct gr_children *c, int signal_number)
 {
     for (int i = 0; i < c->n; i++) {
-        if (c->child[i].pid != 0) {
-            kill(c->child[i].pid, signal_number);
+        struct gr_child *k = &c->child[i];
+        if (k->pid != 0) {
+            k->told_end = is_ending(signal_number) ? signal_number : k->told_end;
+            kill(k->pid, signal_number);
         }
     }
 }

@@ -38,6 +38,7 @@ struct gr_child {
     int joined_fd;                 /* readable once it has joined, or is to end; owned */
     int exit_status;               /* of the last end that was no signal */
     bool ends;                     /* it has said that its next end is in order, whatever its status */
+    int told_end;                  /* the signal by which this process has told it to end; 0: it has not */
     bool silent;                   /* its next life logs nothing until it has joined */
     uint64_t start_ns, restart_ns; /* restart_ns: not before; 0: not to be started */
     char why[256];                 /* after GR_CHILD_GIVEN_UP: the reason; empty: the child itself has told it */
@@ -75,8 +76,8 @@ void gr_children_progress(struct gr_children *c, int index);
 bool gr_children_joined(struct gr_children *c, int index);
 /* Has it said that it is to end? Its next end is then its last. */
 bool gr_children_ends(const struct gr_children *c, int index);
-/* Sends a signal to all that run. */
-void gr_children_signal(const struct gr_children *c, int signal_number);
+/* Sends a signal to all that run. Who dies of one that says to end has heeded it, and is given up without a line. */
+void gr_children_signal(struct gr_children *c, int signal_number);
 /* Starts killed children whose back-off is over. Returns ms until the next one is due, -1: none. */
 int gr_children_restart(struct gr_children *c, uint64_t now_ns);
 /* Ends all: waits up to grace_ms for them to exit by themselves, or until a signal to this process asks for haste, then

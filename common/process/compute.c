@@ -90,7 +90,7 @@ enum gr_status gr_compute_create(const char *name, uint64_t spin_ns, struct gr_c
 {
     struct gr_compute *c = calloc(1, sizeof(*c));
     if (c == NULL) {
-        log_error("out of memory");
+        log_error("no memory for a compute thread");
         return GR_ENOMEM;
     }
     c->spin_ns = spin_ns;

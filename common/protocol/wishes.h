@@ -24,6 +24,7 @@
 #define GR_PRIORITY_USUAL (1u << 31)
 
 enum gr_tree_shape { GR_SHAPE_DYNAMIC = 0, GR_SHAPE_CHAIN = 1 };
+#define GR_SHAPE_MAX 1 /* the last of them */
 
 /* May a drafter grow its next tree while the target verifies the last one? In a message two booleans say so. */
 enum gr_ahead {
@@ -66,6 +67,12 @@ struct gr_wishes {
     struct gr_adjust adjust;               /* bans, biases, penalties */
     struct gr_turn_wishes turn;            /* the turn that goes on, or was last; the last member */
 };
+
+/* Levels of a tree: a chain has one for each node. */
+static inline uint32_t gr_wishes_depth(const struct gr_wishes *w)
+{
+    return w->tree_shape == GR_SHAPE_CHAIN ? w->n_node : w->draft_depth;
+}
 
 /* Copies by the size in use: entries of lists past their n are not looked at. */
 static inline void gr_turn_wishes_copy(struct gr_turn_wishes *to, const struct gr_turn_wishes *from)

@@ -38,6 +38,13 @@ static inline bool gr_finish_is_bad(enum gr_finish finish)
     return finish == GR_FINISH_ERROR || finish == GR_FINISH_TIMEOUT || finish == GR_FINISH_UNSERVED;
 }
 
+/* As people read it. The names of an interface are that interface's own where it has others. */
+static inline const char *gr_finish_name(enum gr_finish finish)
+{
+    static const char *const names[] = {"unknown", "stop", "length", "error", "closed", "timeout", "unserved"};
+    return names[(unsigned)finish <= GR_FINISH_UNSERVED ? finish : GR_FINISH_NONE];
+}
+
 /* End-of-sequence ids, unless they are ignored, and stop ids. Copied by the size in use: gr_stop_ids_copy(). */
 struct gr_stop_ids {
     int32_t n;

@@ -79,7 +79,7 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     bool ok = true;
     struct gr_grower *g = gr_zeroed(1, sizeof(*g), &ok);
     if (!ok) {
-        log_error("out of memory");
+        log_error("no memory for growing trees");
         return GR_ENOMEM;
     }
     const size_t n_row = (size_t)lm->n_row_max;
@@ -186,7 +186,7 @@ enum gr_status gr_grower_touch_memory(struct gr_grower *g, int32_t n_row)
     bool ok = true;
     int32_t *block = gr_zeroed(n_block, sizeof(*block), &ok);
     if (!ok) {
-        log_error("out of memory");
+        log_error("no memory for trees of one pass");
         return GR_ENOMEM;
     }
     for (size_t i = 0; i < n_block; i++) {

@@ -44,7 +44,7 @@ enum gr_status gr_drafter_create(const struct gr_drafter_config *config, const s
 {
     struct gr_drafter *d = calloc(1, sizeof(*d));
     if (d == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the drafter's sessions");
         return GR_ENOMEM;
     }
     d->config = *config;
@@ -81,15 +81,10 @@ void gr_drafter_destroy(struct gr_drafter *d)
 
 static struct gr_tree_config tree_config_of(const struct gr_wishes *w)
 {
-    struct gr_tree_config c = {
-        .n_node = (int32_t)w->n_node, .depth = (int32_t)w->draft_depth, .top_k = (int32_t)w->draft_top_k};
-    if (w->tree_shape == GR_SHAPE_CHAIN) {
-        c.top_k = 1;
-        c.depth = c.n_node;
-    }
-    c.depth = GR_MAX(c.depth, 1);
-    c.top_k = GR_MAX(c.top_k, 1);
-    return c;
+    const uint32_t top_k = w->tree_shape == GR_SHAPE_CHAIN ? 1 : w->draft_top_k;
+    return (struct gr_tree_config){.n_node = (int32_t)w->n_node,
+                                   .depth = (int32_t)GR_MAX(gr_wishes_depth(w), 1u),
+                                   .top_k = (int32_t)GR_MAX(top_k, 1u)};
 }
 
 /* A level of every session's tree must fit into one pass, whoever else drafts then: what is wider is cut. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "model/chat/chat_internal.h"
 
@@ -76,27 +77,12 @@ struct gr_marked_text gr_chat_text_marked(const struct gr_chat_text *t)
     return (struct gr_marked_text){.text = t->text, .len = t->len, .plain = t->plain, .n_plain = t->n_plain};
 }
 
-/* Room for n elements of that size. */
-static bool grow(void **p, size_t *cap, size_t n, size_t size)
-{
-    if (n <= *cap) {
-        return true;
-    }
-    const size_t more = GR_MAX(n, 2 * *cap);
-    void *grown = realloc(*p, more * size);
-    if (grown != NULL) {
-        *p = grown;
-        *cap = more;
-    }
-    return grown != NULL;
-}
-
 static void put(struct gr_chat_writer *w, const char *text, size_t len)
 {
     struct gr_chat_text *t = w->out;
-    void *p = t->text;
-    w->failed = w->failed || !grow(&p, &t->cap, t->len + len + 1, 1);
-    t->text = p;
+    char *bigger = gr_grow(t->text, &t->cap, t->len + len + 1, 1);
+    t->text = bigger != NULL ? bigger : t->text;
+    w->failed = w->failed || bigger == NULL;
     if (!w->failed) {
         memcpy(t->text + t->len, text != NULL ? text : "", len);
         t->len += len;
@@ -125,10 +111,10 @@ void gr_chat_put_plain(struct gr_chat_writer *w, const char *text, size_t len)
 {
     struct gr_chat_text *t = w->out;
     const size_t begin = t->len;
-    void *p = t->plain;
     put(w, text, len);
-    w->failed = w->failed || !grow(&p, &t->cap_plain, t->n_plain + 1, sizeof(*t->plain));
-    t->plain = p;
+    struct gr_text_span *bigger = gr_grow(t->plain, &t->cap_plain, t->n_plain + 1, sizeof(*bigger));
+    t->plain = bigger != NULL ? bigger : t->plain;
+    w->failed = w->failed || bigger == NULL;
     if (!w->failed && len > 0) {
         t->plain[t->n_plain++] = (struct gr_text_span){begin, begin + len};
     }

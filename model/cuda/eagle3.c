@@ -307,7 +307,7 @@ enum gr_status gr_cuda_eagle3_create(const struct gr_eagle3_config *config, int 
 {
     struct eagle3 *m = calloc(1, sizeof(*m));
     if (m == NULL) {
-        log_error("out of memory");
+        log_error("no memory for an EAGLE-3 head");
         return GR_ENOMEM;
     }
     m->lm.ops = &eagle3_ops;

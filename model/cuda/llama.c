@@ -756,7 +756,7 @@ enum gr_status gr_cuda_llama_create(const struct gr_llama_config *config, int de
 {
     struct llama *m = calloc(1, sizeof(*m));
     if (m == NULL) {
-        log_error("out of memory");
+        log_error("no memory for a model");
         return GR_ENOMEM;
     }
     m->lm.ops = &llama_ops;

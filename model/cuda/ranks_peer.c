@@ -127,7 +127,7 @@ enum gr_status gr_cuda_ranks_peer_create(const struct gr_cuda_ranks_config *c, s
 {
     struct peer_ranks *p = calloc(1, sizeof(*p));
     if (p == NULL) {
-        log_error("out of memory");
+        log_error("no memory for a group's peer memory");
         return GR_ENOMEM;
     }
     p->c = *c;

@@ -3,7 +3,6 @@
 #include "common/base/log.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* ---- the vocabulary map ---- */
 
@@ -86,7 +85,7 @@ enum gr_status gr_head_fit_check_fc(const char *head_dir, const struct gr_hf_con
 
 static enum gr_status check_architecture(const char *dir, const struct gr_hf_config *head)
 {
-    if (strcmp(head->architecture, GR_EAGLE3_ARCHITECTURE) != 0) {
+    if (!gr_hf_is_eagle3(head)) {
         log_error("%s/config.json: architecture %s is no EAGLE-3 head; known: %s", dir, head->architecture,
                   GR_EAGLE3_ARCHITECTURE);
         return GR_EUNSUPPORTED;

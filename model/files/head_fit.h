@@ -7,8 +7,6 @@
 #include "model/files/hf_config.h"
 #include "model/files/safetensors.h"
 
-#define GR_EAGLE3_ARCHITECTURE "LlamaForCausalLMEagle3"
-
 /* What the two configs say: architecture, layers, vocabularies, hidden sizes. */
 GR_NODISCARD enum gr_status gr_head_fit_check_config(const char *head_dir, const struct gr_hf_config *head,
                                                      const char *target_dir, const struct gr_hf_config *target);

@@ -1,6 +1,7 @@
 #include "model/files/head_layout.h"
 
 #include "common/base/log.h"
+#include "model/files/hf_config.h"
 #include "model/files/json_util.h"
 
 #include <stdint.h>
@@ -19,7 +20,7 @@ static enum gr_status set(const char *name, json_t *root, const char *key, json_
 
 static enum gr_status set_head_architecture(const char *name, json_t *root)
 {
-    return set(name, root, "architectures", json_pack("[s]", "LlamaForCausalLMEagle3"));
+    return set(name, root, "architectures", json_pack("[s]", GR_EAGLE3_ARCHITECTURE));
 }
 
 /* ---- speculators ---- */

@@ -376,7 +376,7 @@ static enum gr_status parse_root(const char *name, const json_t *root, const jso
     if (is_arch(c, "GptOssForCausalLM")) {
         return parse_gptoss(&w, c);
     }
-    return is_arch(c, "LlamaForCausalLMEagle3") ? parse_eagle3(&w, c) : GR_OK;
+    return gr_hf_is_eagle3(c) ? parse_eagle3(&w, c) : GR_OK;
 }
 
 enum gr_status gr_hf_config_parse(const char *name, const char *json, size_t len, struct gr_hf_config *out)

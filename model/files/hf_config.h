@@ -6,8 +6,11 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "common/base/status.h"
+
+#define GR_EAGLE3_ARCHITECTURE "LlamaForCausalLMEagle3" /* of an EAGLE-3 head */
 
 #define GR_HF_N_EOS_MAX 256 /* of a model's files; fewer may end a turn: GR_STOP_ID_MAX of common/rules/accept.h */
 #define GR_HF_N_CAPTURE_MAX 8
@@ -80,6 +83,12 @@ struct gr_hf_config {
     int n_expert, n_expert_used;
     float swiglu_limit;
 };
+
+/* It is an EAGLE-3 head, no model by itself. */
+static inline bool gr_hf_is_eagle3(const struct gr_hf_config *hf)
+{
+    return strcmp(hf->architecture, GR_EAGLE3_ARCHITECTURE) == 0;
+}
 
 /* A layer's window; 0: it sees all keys. */
 static inline int gr_hf_window(const struct gr_hf_config *hf, int layer)

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "model/tokenizer/tokenizer_internal.h"
 
@@ -64,16 +65,12 @@ static enum gr_status append(struct buffer *b, const char *text, size_t len)
         log_error("tokenizer: the normalized text is longer than %u bytes", GR_TOK_NORMALIZED_BYTES);
         return GR_ELIMIT;
     }
-    if (b->len + len > b->cap) {
-        size_t cap = GR_MAX(b->len + len, 2 * b->cap);
-        char *grown = realloc(b->text, cap);
-        if (grown == NULL) {
-            log_error("tokenizer: no memory for %zu bytes of normalized text", cap);
-            return GR_ENOMEM;
-        }
-        b->text = grown;
-        b->cap = cap;
+    char *grown = gr_grow(b->text, &b->cap, b->len + len, 1);
+    if (grown == NULL) {
+        log_error("tokenizer: no memory for %zu bytes of normalized text", b->len + len);
+        return GR_ENOMEM;
     }
+    b->text = grown;
     memcpy(b->text + b->len, text, len);
     b->len += len;
     return GR_OK;

@@ -13,7 +13,7 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
     bool ok = true;
     struct gr_verifier *v = gr_zeroed(1, sizeof(*v), &ok);
     if (!ok) {
-        log_error("out of memory");
+        log_error("no memory for verifying trees");
         return GR_ENOMEM;
     }
     const size_t n_row = (size_t)lm->n_row_max;

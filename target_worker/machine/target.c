@@ -39,7 +39,7 @@ enum gr_status gr_target_create(const struct gr_target_config *config, const str
               (config->n_row_max >= config->prefill_chunk + n_refresh_row && config->n_out_max > n_refresh_row));
     struct gr_target *t = calloc(1, sizeof(*t));
     if (t == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the target's sessions");
         return GR_ENOMEM;
     }
     t->config = *config;

@@ -65,7 +65,7 @@ void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class
 struct gr_hello hello_of(uint32_t role);
 extern const uint8_t key_a[GR_KEY_BYTES], key_b[GR_KEY_BYTES];
 
-/* Standard error of `call` goes to `text`. */
+/* Standard error of `call` goes to `text`. What makes another thread write must happen within `call`, too. */
 #define CAPTURE_STDERR(text, cap, call)             \
     do {                                            \
         int ends_[2], old_ = dup(STDERR_FILENO);    \

@@ -413,15 +413,20 @@ static void test_host_id(void **state)
     (void)state;
     char a[48], b[48];
     memset(a, 'x', sizeof(a));
-    gr_host_id(a);
-    gr_host_id(b);
+    gr_machine_id(a);
+    gr_machine_id(b);
+    assert_in_range(strnlen(a, 48), 16, 47);
+    assert_string_equal(a, b);
+    assert_true(gr_host_id(a));
+    assert_string_not_equal(a, b);
+    assert_true(gr_host_id(b));
     assert_in_range(strnlen(a, 48), 16, 47);
     assert_string_equal(a, b);
     int ends[2];
     assert_int_equal(pipe(ends), 0);
     pid_t pid = fork();
     if (pid == 0) {
-        gr_host_id(a); /* another process of this host */
+        (void)gr_host_id(a); /* another process of this host */
         _exit(write(ends[1], a, sizeof(a)) != (ssize_t)sizeof(a));
     }
     assert_int_equal(read(ends[0], a, sizeof(a)), (ssize_t)sizeof(a));

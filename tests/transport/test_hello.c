@@ -434,25 +434,53 @@ static void test_record_sizes(void **state)
     lone_expect(&l, GR_EAUTH);
 }
 
+/* Says nothing (0), two bytes of a length (1) or a whole HELLO (2), and then no more. */
+static void silent_after(int said)
+{
+    struct lone l;
+    uint8_t bytes[1024];
+    lone_start(&l, 100);
+    if (said == 1) {
+        assert_int_equal(send(l.fd, "\1\0", 2, MSG_NOSIGNAL), 2);
+    } else if (said == 2) {
+        put_record(l.fd, bytes, pack_hello(&(struct draft_hello){0}, bytes, sizeof(bytes)));
+    }
+    lone_expect(&l, GR_ETIMEDOUT);
+}
+
 /* Silent from the start, after two bytes of a length, after HELLO: given up at the deadline, not
  * before, not late. */
 static void test_silence(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
-        struct lone l;
-        uint8_t bytes[1024];
         uint64_t start = gr_clock_ns();
-        lone_start(&l, 100);
-        if (i == 1) {
-            assert_int_equal(send(l.fd, "\1\0", 2, MSG_NOSIGNAL), 2);
-        } else if (i == 2) {
-            put_record(l.fd, bytes, pack_hello(&(struct draft_hello){0}, bytes, sizeof(bytes)));
-        }
-        lone_expect(&l, GR_ETIMEDOUT);
+        char text[1024];
+        CAPTURE_STDERR(text, sizeof(text), silent_after(i));
+        assert_int_equal(strstr(text, "an orchestrator's is at its --control") != NULL, i == 0);
         uint64_t took = gr_clock_ns() - start;
         assert_true(took >= 100 * GR_MS);
         assert_true(took < WAIT_MS * GR_MS);
+    }
+}
+
+static void http_is_refused(const char *words)
+{
+    struct lone l;
+    lone_start(&l, WAIT_MS);
+    assert_true(send(l.fd, words, strlen(words), MSG_NOSIGNAL) > 0);
+    lone_expect(&l, GR_EUNSUPPORTED);
+}
+
+/* What an HTTP server says to a HELLO, and a browser to a control port (which the gate tells more softly). */
+static void test_http(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"HTTP/1.1 400 Bad Request", "GET / HTTP/1.1", "POST /v1/completions"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(words); i++) {
+        char text[1024];
+        CAPTURE_STDERR(text, sizeof(text), http_is_refused(words[i]));
+        assert_non_null(strstr(text, "an HTTP server answers there"));
     }
 }
 
@@ -491,6 +519,7 @@ static void test_messages_name_the_key(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_http),
         cmocka_unit_test(test_own_field_out_of_range),
         cmocka_unit_test(test_schema),
         cmocka_unit_test(test_schema_bounds),

@@ -14,8 +14,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -256,8 +258,12 @@ static void test_shm_refused_offer(void **state)
             shutdown(fd[1], SHUT_WR);
         }
         struct gr_conn *conn = NULL;
-        assert_int_equal(gr_transport_open_shm(fd[0], true, &limits_default, 1, replies[i].timeout_ms, &conn, NO_WHY),
-                         replies[i].st);
+        struct gr_why why = {.text = ""};
+        const enum gr_status st =
+            gr_transport_open_shm(fd[0], true, &limits_default, 1, replies[i].timeout_ms, &conn, &why);
+        if (st != replies[i].st) {
+            fail_msg("reply %zu: %s (%s)", i, gr_status_text(st), why.text);
+        }
         read_exact(fd[1], offer, sizeof(offer));
         const char *name = (const char *)offer + 16;
         assert_int_equal(strncmp(name, "/graft-", 7), 0);
@@ -298,6 +304,21 @@ static enum gr_status open_with_offer(uint32_t magic, uint64_t bytes, const char
     return st;
 }
 
+/* Locked as a maker's, so that no other test's sweep takes it for one that the dead have left. */
+static int make_locked(const char *name)
+{
+    for (;;) {
+        struct stat sb;
+        const int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+        assert_true(fd >= 0);
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &sb) == 0 && sb.st_nlink > 0) {
+            return fd;
+        }
+        (void)shm_unlink(name);
+        close(fd); /* somebody swept between the two calls */
+    }
+}
+
 static void test_shm_hostile_offer(void **state)
 {
     (void)state;
@@ -318,8 +339,7 @@ static void test_shm_hostile_offer(void **state)
     /* Segments that exist: too short for its limits; made for other limits; of another layout; and good ones, whatever
      * the creator's own count of connections (a restarted one begins anew). */
     for (int i = 0; i < 5; i++) {
-        int fd = shm_open(own_name, O_CREAT | O_EXCL | O_RDWR, 0600);
-        assert_true(fd >= 0);
+        const int fd = make_locked(own_name);
         assert_int_equal(ftruncate(fd, (off_t)(i == 0 ? bytes - 4096 : bytes)), 0);
         struct gr_conn_limits limits = limits_default;
         limits.n_small_slot = i == 1 ? 9 : 8;
@@ -327,8 +347,8 @@ static void test_shm_hostile_offer(void **state)
         gr_ring_shared_init(&header, &limits, i == 4 ? 2 : 1);
         header.layout += i == 2;
         assert_int_equal(pwrite(fd, &header, sizeof(header), 0), (ssize_t)sizeof(header));
-        close(fd);
         assert_int_equal(open_with_offer(0x4d534752, bytes, own_name, &ok), i >= 3 ? GR_OK : GR_EUNSUPPORTED);
+        close(fd);
         assert_int_equal(ok, i >= 3);
         assert_int_equal(shm_unlink(own_name), -1); /* the opener has done it */
     }

@@ -283,8 +283,9 @@ static void test_older_drafters_are_refused(void **state)
     close(w.listen_fd);
     assert_true(good);
     assert_true(stands);
-    assert_non_null(strstr(lines, "its drafter's seat `d1' belongs to a newer process"));
     assert_non_null(strstr(lines, "a drafter was turned away: its seat `d1'"));
+    const char *first = strstr(lines, "belongs to a newer process"); /* 7 may come to its place before 5 */
+    assert_true(first != NULL && strstr(first + 1, "belongs to a newer process") != NULL);
 }
 
 /* Strangers who connect and say nothing, in more numbers than there are hand-shakes: they take no data connection, and

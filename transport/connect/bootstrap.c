@@ -3,6 +3,7 @@
 #include "common/base/bytes.h"
 #include "common/base/clock.h"
 #include "common/base/fallback.h"
+#include "common/base/in_file.h"
 #include "common/base/log.h"
 #include "common/base/out_file.h"
 #include "transport/connect/hello.h"
@@ -14,7 +15,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +23,7 @@
 #include <unistd.h>
 
 #define PROOF_LABEL "graft-hello-1"
-#define MAC_BYTES 32     /* of HMAC-SHA-512-256 */
-#define KEY_FIFO_MS 5000 /* how long a key file that is a FIFO is waited for */
+#define MAC_BYTES 32 /* of HMAC-SHA-512-256 */
 /* {"role": n, "mac": bin 32}, always in this very encoding, so that nothing of a peer that has not
  * proved itself is parsed: the record is compared byte by byte around role and mac. */
 #define PROOF_BYTES 45
@@ -85,12 +84,48 @@ static enum gr_status read_body(int fd, const uint8_t len[4], struct record *rec
     return gr_sock_read(fd, rec->data, rec->bytes, deadline, what);
 }
 
+/* Silence of who was called is mostly another server's, which waits for a request of its own kind. */
+static enum gr_status read_first(const struct opening *o, uint8_t *byte)
+{
+    char line[160] = "";
+    if (o->called) {
+        return gr_sock_read_peer(o->fd, byte, 1, o->deadline, "HELLO");
+    }
+    gr_log_hold(line, sizeof(line));
+    const enum gr_status st = gr_sock_read(o->fd, byte, 1, o->deadline, "HELLO");
+    gr_log_hold(NULL, 0);
+    if (st == GR_ETIMEDOUT) {
+        log_error("HELLO: no answer: nothing of graft's control link is there, or it hangs; an orchestrator's is at "
+                  "its --control, not at its --http");
+    } else if (st != GR_OK) {
+        log_error("%s", line);
+    }
+    return st;
+}
+
+/* The beginning of a request, or of an answer to one. */
+static bool is_http(const uint8_t begin[4])
+{
+    static const char *const words[] = {"GET ", "HEAD", "POST", "PUT ", "DELE", "OPTI", "PATC", "CONN", "PRI ", "HTTP"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(words); i++) {
+        if (memcmp(begin, words[i], 4) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum gr_status read_opening(const struct opening *o, struct record *rec)
 {
     uint8_t len[4];
-    GR_TRY(o->called ? gr_sock_read_peer(o->fd, len, 1, o->deadline, "HELLO")
-                     : gr_sock_read(o->fd, len, 1, o->deadline, "HELLO"));
+    GR_TRY(read_first(o, len));
     GR_TRY(gr_sock_read(o->fd, len + 1, 3, o->deadline, "HELLO"));
+    if (is_http(len)) {
+        log_error(o->called
+                      ? "an HTTP request came to a port of graft's own links; the endpoint is at --http"
+                      : "HELLO: an HTTP server answers there; an orchestrator's control link is at its --control");
+        return GR_EUNSUPPORTED;
+    }
     return read_body(o->fd, len, rec, o->deadline, "HELLO");
 }
 
@@ -368,31 +403,65 @@ enum gr_status gr_bootstrap(int fd, const struct gr_hello *self, const struct gr
 
 /* ---- host id ---- */
 
-/* Two processes can share memory when they run under one kernel, see one /dev/shm and are one user.
- */
-void gr_host_id(char out[48])
+static bool read_boot_id(char out[40])
+{
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    const bool whole = read(fd, out, 36) == 36;
+    close(fd);
+    return whole;
+}
+
+/* The hash of id; drawn where id is not known, so that it equals nobody's. */
+static void spell_id(const void *id, size_t bytes, bool known, char out[48])
+{
+    uint8_t hash[23];
+    sodium_ready();
+    if (known) {
+        crypto_generichash(hash, sizeof(hash), id, bytes, NULL, 0);
+    } else {
+        randombytes_buf(hash, sizeof(hash));
+    }
+    sodium_bin2hex(out, 48, hash, sizeof(hash));
+}
+
+/* Two processes can share memory when they run under one kernel, see one /dev/shm and are one user. */
+bool gr_host_id(char out[48])
 {
     struct {
         char boot_id[40];
         uint64_t dev, ino, uid;
     } id;
-    memset(&id, 0, sizeof(id));
-    sodium_ready();
     struct stat sb;
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && read(fd, id.boot_id, 36) == 36 && stat("/dev/shm", &sb) == 0) {
+    memset(&id, 0, sizeof(id));
+    const bool known = read_boot_id(id.boot_id) && stat("/dev/shm", &sb) == 0;
+    if (known) {
         id.dev = sb.st_dev;
         id.ino = sb.st_ino;
         id.uid = geteuid();
-    } else {
-        randombytes_buf(&id, sizeof(id)); /* equal to nobody's */
     }
-    if (fd >= 0) {
-        close(fd);
-    }
-    uint8_t hash[23];
-    crypto_generichash(hash, sizeof(hash), (const uint8_t *)&id, sizeof(id), NULL, 0);
-    sodium_bin2hex(out, 48, hash, sizeof(hash));
+    spell_id(&id, sizeof(id), known, out);
+    return known;
+}
+
+void gr_machine_id(char out[48])
+{
+    char boot_id[40] = "";
+    const bool known = read_boot_id(boot_id);
+    spell_id(boot_id, sizeof(boot_id), known, out);
+}
+
+void gr_hello_for_messages(uint32_t role, struct gr_hello *out)
+{
+    *out = (struct gr_hello){
+        .version = GR_PROTOCOL_VERSION, .role = role, .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
+    sodium_ready();
+    do {
+        randombytes_buf(&out->incarnation, sizeof(out->incarnation));
+    } while (out->incarnation == 0); /* which means anybody's, in `wanted' */
+    (void)gr_host_id(out->host_id);
 }
 
 /* ---- shared key ---- */
@@ -412,39 +481,19 @@ static enum gr_status key_from_hex(const char *hex, size_t n, const char *where,
     return GR_OK;
 }
 
-/* All of it, up to cap bytes; a FIFO is waited for as long as KEY_FIFO_MS. -1: errno says why. */
-static ssize_t read_key(int fd, char *text, size_t cap)
-{
-    size_t n = 0;
-    while (n < cap) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        const int ready = poll(&p, 1, KEY_FIFO_MS);
-        const ssize_t got = ready > 0 ? read(fd, text + n, cap - n) : -1;
-        if (ready == 0) {
-            errno = ETIMEDOUT;
-        }
-        if (got <= 0) {
-            return got < 0 ? -1 : (ssize_t)n;
-        }
-        n += (size_t)got;
-    }
-    return (ssize_t)n;
-}
-
 enum gr_status gr_key_from_file(const char *path, uint8_t key_out[GR_KEY_BYTES])
 {
     char text[128];
     struct stat sb;
     sodium_ready();
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    ssize_t n = fd < 0 || fstat(fd, &sb) != 0 ? -1 : read_key(fd, text, sizeof(text));
+    int fd = gr_in_file_open(path);
+    ssize_t n = fd < 0 || fstat(fd, &sb) != 0 ? -1 : gr_in_file_read(fd, text, sizeof(text));
     const int err = errno;
     if (fd >= 0) {
         close(fd);
     }
     if (n < 0) {
-        log_error("key file %s: %s", path,
-                  err == ETIMEDOUT ? "nobody has written a key into this FIFO within 5 s" : strerror(err));
+        log_error("key file %s: %s", path, gr_in_file_error(err));
         return GR_EIO;
     }
     /* By ssh's rule: one of somebody else (root's, say) may be readable by a group. */

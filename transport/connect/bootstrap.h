@@ -71,7 +71,8 @@ struct gr_hello {
 
 /* Exchanges HELLO and proofs on fd. key: GR_KEY_BYTES. Logs one line that says what to do on every
  * failure: GR_EAUTH, GR_EMISMATCH (versions, clusters, incarnations, roles, tokenizers, vocabularies, features: names
- * the field and both values), GR_ETIMEDOUT, GR_ECLOSED, GR_EPROTO. fd stays the caller's. */
+ * the field and both values), GR_ETIMEDOUT, GR_ECLOSED, GR_EPROTO, GR_EUNSUPPORTED (the peer speaks HTTP). fd stays the
+ * caller's. */
 GR_NODISCARD enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint8_t *key, int timeout_ms,
                                               struct gr_hello *peer_out);
 
@@ -107,9 +108,15 @@ GR_NODISCARD enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *se
 GR_NODISCARD enum gr_status gr_bootstrap_open(int fd, const struct gr_hello *own, const struct gr_hello *peer,
                                               const struct gr_bootstrap_options *o, struct gr_conn **conn_out);
 
-/* Fills host_id of this process: hash of kernel boot id, /dev/shm and user; equal where memory can
- * be shared. */
-void gr_host_id(char out[48]);
+/* host_id of this process: a hash of the kernel's boot id, /dev/shm and the user, equal where memory can be shared.
+ * False: there is no /dev/shm, or no boot id. out is drawn then, and equals nobody's. */
+bool gr_host_id(char out[48]);
+/* What a process says of itself on a link that carries messages and no frames: version, role, host_id, the limits of
+ * such a link, and an incarnation that is drawn. */
+void gr_hello_for_messages(uint32_t role, struct gr_hello *out);
+/* A hash of the kernel's boot id: equal for all processes of a machine, whoever they are and whatever they see of it.
+ */
+void gr_machine_id(char out[48]);
 
 /* Shared key, 64 hexadecimal digits, from the file that GRAFT_KEY_FILE names, else from the
  * variable GRAFT_KEY. GR_ENOTFOUND (not logged): neither is set. GR_EFORMAT, GR_EIO: set but not

@@ -10,14 +10,17 @@
  */
 static const enum gr_transport_kind order[] = {GR_TRANSPORT_SHM, GR_TRANSPORT_VERBS, GR_TRANSPORT_TCP};
 
-/* "shm tcp" for the log; out holds every name. */
-static const char *mask_text(uint32_t mask, char out[32])
+#define NAMES_BYTES (GR_N_TRANSPORT * 16)
+
+/* "shm tcp" for the log. */
+static const char *mask_text(uint32_t mask, char out[NAMES_BYTES])
 {
-    char *p = out;
-    *p = '\0';
+    int n = 0;
+    out[0] = '\0';
     for (int i = 0; i < GR_N_TRANSPORT; i++) {
-        if ((mask & 1u << i) != 0) {
-            p = stpcpy(stpcpy(p, p == out ? "" : " "), gr_transport_name((enum gr_transport_kind)i));
+        if ((mask & 1u << i) != 0 && n < NAMES_BYTES) {
+            n += snprintf(out + n, (size_t)(NAMES_BYTES - n), "%s%s", n == 0 ? "" : " ",
+                          gr_transport_name((enum gr_transport_kind)i));
         }
     }
     return mask == 0 ? "none" : out;
@@ -40,7 +43,7 @@ enum gr_status gr_transport_choose(const struct gr_hello *self, const struct gr_
             return GR_OK;
         }
     }
-    char own[32], other[32], built[32];
+    char own[NAMES_BYTES], other[NAMES_BYTES], built[NAMES_BYTES];
     bool same_host = strcmp(self->host_id, peer->host_id) == 0;
     log_error("no common transport%s%s: we offer %s, the peer offers %s, this build has %s, %s",
               forced < 0 ? "" : " for the forced ", forced < 0 ? "" : gr_transport_name((enum gr_transport_kind)forced),

@@ -78,7 +78,7 @@ static void tell_counts(struct gr_gate *g)
 }
 
 /* line: what a hand-shake would have logged; empty: it was dropped, or has told itself. */
-static void tell(struct gr_gate *g, const char *line, const char *host)
+static void tell(struct gr_gate *g, enum gr_log_level level, const char *line, const char *host)
 {
     const uint64_t now_ns = gr_clock_ns();
     if (now_ns >= g->told_until_ns) {
@@ -91,7 +91,7 @@ static void tell(struct gr_gate *g, const char *line, const char *host)
     }
     if (g->n_told < TOLD_MAX) {
         g->n_told++;
-        log_error("%s (a connection from %s)", line, host);
+        gr_log_line(level, "%s (a connection from %s)", line, host);
     } else {
         g->n_untold++;
     }
@@ -122,7 +122,7 @@ static bool prove(struct seat *s, uint32_t *generation_out)
     return in;
 }
 
-static void leave(struct seat *s, bool passed, struct gr_conn *conn, const char *line)
+static void leave(struct seat *s, bool passed, struct gr_conn *conn, enum gr_log_level level, const char *line)
 {
     struct gr_gate *g = s->gate;
     pthread_mutex_lock(&g->lock);
@@ -132,7 +132,7 @@ static void leave(struct seat *s, bool passed, struct gr_conn *conn, const char 
         s->arrival.conn = conn;
         s->arrival.fd = conn != NULL ? -1 : s->arrival.fd;
     } else {
-        tell(g, s->state == SEAT_DROPPED ? "" : line, s->host);
+        tell(g, level, s->state == SEAT_DROPPED ? "" : line, s->host);
         close(s->arrival.fd);
         s->state = SEAT_FREE;
         g->n_busy--;
@@ -152,14 +152,16 @@ static void *run(void *arg)
     struct gr_conn *conn = NULL;
     char line[256] = "";
     uint32_t generation = 0;
-    bool passed = greet(s, fd, &own, line) == GR_OK && prove(s, &generation);
+    const enum gr_status st = greet(s, fd, &own, line);
+    bool passed = st == GR_OK && prove(s, &generation);
     if (passed && c->opens) {
         const struct gr_bootstrap_options o = {
             .forced = c->forced, .generation = generation, .timeout_ms = c->timeout_ms};
         passed = gr_bootstrap_open(fd, &own, &s->arrival.peer, &o, &conn) == GR_OK;
         line[0] = '\0'; /* it has told what was wrong */
     }
-    leave(s, passed, conn, line);
+    /* A browser or a probe at the wrong port is nobody's attack and no fault of graft. */
+    leave(s, passed, conn, st == GR_EUNSUPPORTED ? GR_LOG_WARN : GR_LOG_ERROR, line);
     return NULL;
 }
 
@@ -255,7 +257,7 @@ static void drop_for_newcomer(struct gr_gate *g, uint64_t now_ns)
         victim->state = SEAT_DROPPED;
         shutdown(victim->arrival.fd, SHUT_RDWR);
         g->n_dropped++;
-        tell(g, "", victim->host);
+        tell(g, GR_LOG_ERROR, "", victim->host);
     }
 }
 
@@ -264,8 +266,9 @@ static enum gr_status seat_newcomer(struct gr_gate *g, struct seat *s, int fd, u
     pthread_t thread;
     *s = (struct seat){.gate = g, .state = SEAT_STRANGER, .begin_ns = now_ns, .arrival.fd = fd};
     note_source(s);
-    if (pthread_create(&thread, NULL, run, s) != 0) {
-        log_error("cannot start a hand-shake thread");
+    const int error = pthread_create(&thread, NULL, run, s);
+    if (error != 0) {
+        log_error("cannot start a thread for a hand-shake: %s", strerror(error));
         s->state = SEAT_FREE;
         return GR_ENOMEM;
     }

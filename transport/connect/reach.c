@@ -32,7 +32,7 @@ static bool is_any_host(const char *host)
 /* The host of a text that has been parsed before; "?" where it is none. */
 static const char *host_of(const char *address, char out[300])
 {
-    const char *colon = strrchr(address, ':');
+    const char *colon = gr_address_port_of(address);
     size_t n = colon != NULL ? (size_t)(colon - address) : 0;
     if (n >= 2 && address[0] == '[') {
         address++;
@@ -68,7 +68,7 @@ bool gr_reach_is_local(const char *list)
 
 void gr_reach_listen(const char *asked, const char *own, char out[300])
 {
-    const char *colon = strrchr(own, ':');
+    const char *colon = gr_address_port_of(own);
     if (asked[0] != '\0') {
         snprintf(out, 300, "%s", asked);
     } else if (!gr_own_is_told() && gr_reach_is_loopback(own) && colon != NULL) {
@@ -157,7 +157,7 @@ static void add_link(struct list *l, const struct gr_listening *at, int link_fd)
     bool listens = !gr_own_is_told() && !gr_ip_is_link_local(&ip);
     for (int i = 0; i < at->n; i++) {
         gr_sock_own_text(at->fd[i], one);
-        const char *colon = strrchr(one, ':');
+        const char *colon = gr_address_port_of(one);
         char host[300];
         listens = listens || (colon != NULL && strcmp(host_of(one, host), text) == 0);
     }
@@ -168,7 +168,7 @@ static void add_link(struct list *l, const struct gr_listening *at, int link_fd)
 
 void gr_reach_list(const struct gr_listening *at, int link_fd, char out[GR_REACH_BYTES])
 {
-    struct list l = {.out = out, .port = strrchr(at->bound, ':'), .four_only = at->n == 1 && at->bound[0] != '['};
+    struct list l = {.out = out, .port = gr_address_port_of(at->bound), .four_only = at->n == 1 && at->bound[0] != '['};
     const bool any = gr_reach_is_any(at->bound);
     out[0] = '\0';
     if (any || at->n > 1) {

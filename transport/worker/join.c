@@ -6,6 +6,7 @@
 #include "common/process/joined.h"
 #include "common/protocol/wire.h"
 #include "transport/connect/cluster.h"
+#include "transport/connect/greet.h"
 #include "transport/connect/secrecy.h"
 #include "transport/connect/reach.h"
 #include "transport/own.h"
@@ -113,35 +114,25 @@ static int first_patience_ms(const struct gr_worker_config *c)
 
 /* GR_AGAIN: the other end broke the hand-shake off, as an orchestrator does that is killed in its midst; why says so.
  */
-static enum gr_status try_to_reach(const struct gr_worker_config *c, int patience_ms, char *why, size_t why_bytes,
+static enum gr_status try_to_reach(const struct gr_worker_config *c, int patience_ms, char why[GR_GREET_WHY_BYTES],
                                    int *fd_out, struct gr_hello *peer_out)
 {
-    enum gr_status st = gr_tcp_connect_patiently(c->join, patience_ms, 0, fd_out);
+    const struct gr_greeting g = {
+        .address = c->join, .self = &c->hello, .key = c->key, .timeout_ms = c->handshake_timeout_ms};
+    const enum gr_status st = gr_tcp_connect_patiently(c->join, patience_ms, 0, fd_out);
     if (st != GR_OK) { /* a worker that was killed while its orchestrator was away */
         return st == GR_ETIMEDOUT && gr_joined_before() && is_limited(c) ? GR_ECLOSED : st;
     }
-    why[0] = '\0';
-    gr_log_hold(why, why_bytes);
-    st = gr_hello_call(*fd_out, &c->hello, c->key, c->handshake_timeout_ms, peer_out);
-    gr_log_hold(NULL, 0);
-    if (st == GR_OK) {
-        return GR_OK;
-    }
-    close(*fd_out);
-    if (st == GR_ECLOSED) {
-        return GR_AGAIN;
-    }
-    log_error("%s", why);
-    return st;
+    return gr_greet(&g, *fd_out, why, peer_out);
 }
 
 enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, struct gr_hello *peer_out)
 {
     const int patience_ms = first_patience_ms(c);
     const uint64_t deadline_ns = gr_deadline_ns(patience_ms);
-    char why[400];
+    char why[GR_GREET_WHY_BYTES];
     gr_own_tell();
-    enum gr_status st = try_to_reach(c, patience_ms, why, sizeof(why), fd_out, peer_out);
+    enum gr_status st = try_to_reach(c, patience_ms, why, fd_out, peer_out);
     if (st == GR_AGAIN) {
         log_warn("%s; trying again for %d s", why, patience_ms / 1000);
     }
@@ -153,7 +144,7 @@ enum gr_status gr_join_reach(const struct gr_worker_config *c, int *fd_out, stru
             return GR_EIO; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
         }
         (void)poll(NULL, 0, GR_MIN(pause_ms, left_ms));
-        st = try_to_reach(c, GR_MAX(left_ms - pause_ms, 0), why, sizeof(why), fd_out, peer_out);
+        st = try_to_reach(c, GR_MAX(left_ms - pause_ms, 0), why, fd_out, peer_out);
     }
     return st;
 }

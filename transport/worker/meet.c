@@ -86,12 +86,7 @@ static enum gr_status receive_member(int fd, struct gr_msg_member *out)
 static enum gr_status introduce(struct meet *m)
 {
     struct gr_msg_member *own = &m->who[m->c->rank];
-    m->host = (struct gr_hello){
-        .version = GR_PROTOCOL_VERSION, .role = GR_ROLE_HOST, .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
-    do {
-        randombytes_buf(&m->host.incarnation, sizeof(m->host.incarnation));
-    } while (m->host.incarnation == 0); /* which means anybody */
-    gr_host_id(m->host.host_id);
+    gr_hello_for_messages(GR_ROLE_HOST, &m->host);
     GR_TRY(gr_cluster_name(true, m->host.cluster));
     m->member = m->host;
     m->member.role = GR_ROLE_MEMBER;

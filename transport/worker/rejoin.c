@@ -33,7 +33,7 @@ enum gr_status gr_rejoin_create(const struct gr_rejoin_config *config, struct gr
 {
     struct gr_rejoin *r = calloc(1, sizeof(*r));
     if (r == NULL) {
-        log_error("out of memory");
+        log_error("no memory for looking for the orchestrator again");
         return GR_ENOMEM;
     }
     r->config = *config;

@@ -225,7 +225,10 @@ static enum gr_status init(struct gr_worker_io *w)
         log_error("eventfd: %s", strerror(errno));
         return GR_EIO;
     }
-    gr_host_id(c->hello.host_id);
+    if (!gr_host_id(c->hello.host_id)) {
+        log_warn("no /dev/shm, or no boot id of the kernel: this worker shares no memory with another one, and their "
+                 "frames go over another transport");
+    }
     (void)gr_segment_sweep();
     randombytes_buf(&c->hello.incarnation, sizeof(c->hello.incarnation));
     c->join_msg.join.incarnation = c->hello.incarnation;

@@ -179,7 +179,7 @@ static void join_again(struct gr_worker_io *w, int fd, struct gr_hello *peer, ui
         w->machine.on_orchestrator_changed(w->machine.ctx, now_ns);
     }
     log_warn("joining the orchestrator at %s again%s", w->config.join,
-             changed ? ": it is another one, and its sessions begin anew" : "");
+             changed ? ": it has been started anew, and says which sessions go on" : "");
     if (worker_begin_link(w, fd, peer, now_ns) != GR_OK || gr_control_send(w->control, &w->config.join_msg) != GR_OK) {
         w->control_lost = true;
     }

@@ -154,6 +154,22 @@ static void test_told_to_end(void **state)
     }
 }
 
+/* One that dies of the signal by which it was told to end has heeded it: no line, and no other life. */
+static void test_dies_of_the_end(void **state)
+{
+    (void)state;
+    struct gr_children c;
+    char line[256] = "";
+    begin(&c, &rule, "exec sleep 100");
+    gr_log_hold(line, sizeof(line));
+    gr_children_signal(&c, SIGTERM);
+    assert_int_equal(await_end(&c), GR_CHILD_GIVEN_UP);
+    gr_log_hold(NULL, 0);
+    assert_string_equal(line, "");
+    assert_int_equal(gr_children_restart(&c, gr_clock_ns() + 100 * GR_S), -1);
+    gr_children_finish(&c, 1000);
+}
+
 /* Silent from the second start on, once the reason has been told. */
 static void test_silence(void **state)
 {
@@ -279,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_haste),
         cmocka_unit_test(test_joined),
         cmocka_unit_test(test_told_to_end),
+        cmocka_unit_test(test_dies_of_the_end),
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_restart_is_tried_again),
         cmocka_unit_test(test_ctrl_c_at_birth),
