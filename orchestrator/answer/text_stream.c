@@ -1,5 +1,6 @@
 #include "orchestrator/answer/text_stream.h"
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
 
@@ -42,17 +43,12 @@ void gr_text_stream_finish(struct gr_text_stream *s)
 
 static enum gr_status make_room(struct gr_text_stream *s, size_t n)
 {
-    if (s->len + n <= s->cap) {
-        return GR_OK;
-    }
-    const size_t cap = 2 * (s->len + n);
-    char *text = realloc(s->text, cap);
+    char *text = gr_grow(s->text, &s->cap, s->len + n, 1);
     if (text == NULL) {
-        log_error("out of memory for %zu bytes of text", cap);
+        log_error("out of memory for %zu bytes of text", s->len + n);
         return GR_ENOMEM;
     }
     s->text = text;
-    s->cap = cap;
     return GR_OK;
 }
 

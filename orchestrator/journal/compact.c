@@ -1,6 +1,8 @@
 #include "orchestrator/journal/compact.h"
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
+#include "orchestrator/journal/folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +56,7 @@ static enum gr_status cannot(const char *name, const char *what)
     return GR_EIO;
 }
 
-static enum gr_status is_damaged(const struct gr_compact *k, const char *what)
+static enum gr_status refuse_damaged(const struct gr_compact *k, const char *what)
 {
     char name[GR_SEGMENT_NAME_BYTES];
     gr_segment_name(k->run.generation[k->i], name);
@@ -73,16 +75,12 @@ static void close_fd(int *fd)
 
 static bool make_room(struct bytes *b, size_t n)
 {
-    if (n > b->cap) {
-        const size_t cap = GR_MAX(n, 2 * b->cap);
-        uint8_t *p = realloc(b->p, cap);
-        if (p == NULL) {
-            log_error("out of memory for a piece of a journal (%zu bytes)", cap);
-            return false;
-        }
-        b->p = p;
-        b->cap = cap;
+    uint8_t *p = gr_grow(b->p, &b->cap, n, 1);
+    if (p == NULL) {
+        log_error("out of memory for a piece of a journal (%zu bytes)", n);
+        return false;
     }
+    b->p = p;
     return true;
 }
 
@@ -90,16 +88,8 @@ static bool make_room(struct bytes *b, size_t n)
 static enum gr_status put_out(struct gr_compact *k)
 {
     const struct gr_journal_files *f = k->c.files;
-    for (size_t at = 0; at < k->out.n;) {
-        const ssize_t n = f->write(f->ctx, k->out_fd, k->out.p + at, k->out.n - at);
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n <= 0) {
-            errno = n < 0 ? errno : ENOSPC;
-            return cannot(UNNAMED, "cannot be written");
-        }
-        at += (size_t)n;
+    if (gr_journal_write_all(f, k->out_fd, k->out.p, k->out.n) != 0) {
+        return cannot(UNNAMED, "cannot be written");
     }
     k->out.n = 0;
     return f->sync_data(f->ctx, k->out_fd) == 0 ? GR_OK : cannot(UNNAMED, "cannot be synced");
@@ -128,7 +118,7 @@ static enum gr_status open_next(struct gr_compact *k, struct gr_segment_head *he
     char name[GR_SEGMENT_NAME_BYTES];
     uint8_t bytes[GR_COMPACTED_HEAD_BYTES];
     gr_segment_name(k->run.generation[k->i], name);
-    k->in_fd = openat(k->c.dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    k->in_fd = gr_segment_open(k->c.dir, name);
     if (k->in_fd < 0) {
         return cannot(name, "cannot be opened");
     }
@@ -137,7 +127,7 @@ static enum gr_status open_next(struct gr_compact *k, struct gr_segment_head *he
         return cannot(name, "cannot be read");
     }
     if (gr_segment_head_decode(bytes, (size_t)n, head) != GR_OK || head->generation != k->run.generation[k->i]) {
-        return is_damaged(k, "its head");
+        return refuse_damaged(k, "its head");
     }
     k->in_salt = head->salt;
     k->in_at = gr_segment_head_bytes(head);
@@ -155,8 +145,9 @@ static enum gr_status go_to_next(struct gr_compact *k)
         return GR_OK;
     }
     GR_TRY(open_next(k, &head));
-    return head.first_seq == k->expected && head.from_generation == 0 ? GR_OK
-                                                                      : is_damaged(k, "records before it are missing");
+    return head.first_seq == k->expected && head.from_generation == 0
+               ? GR_OK
+               : refuse_damaged(k, "records before it are missing");
 }
 
 /* Bytes of the segment from in_at on, `least' of them if it has so many. */
@@ -183,7 +174,7 @@ static enum gr_status fill(struct gr_compact *k, size_t least)
 static enum gr_status take(struct gr_compact *k, const struct gr_record *d)
 {
     if (d->seq != k->expected) {
-        return is_damaged(k, "its records do not follow each other");
+        return refuse_damaged(k, "its records do not follow each other");
     }
     if (d->seq == k->first) { /* whose the record before the run was is known to it alone */
         k->before = d->before;
@@ -228,11 +219,11 @@ static enum gr_status copy(struct gr_compact *k)
     }
     k->i--; /* the last one: what is missing is missing after it */
     if (k->expected != k->c.last_seq + 1) {
-        return is_damaged(k, "records at its end are missing");
+        return refuse_damaged(k, "records at its end are missing");
     }
     GR_TRY(k->seals ? put_record(k, &(struct gr_record){.kind = GR_RECORD_SEALED}) : GR_OK);
     if (k->seq != k->c.last_seq) {
-        return is_damaged(k, "it has other records than it had");
+        return refuse_damaged(k, "it has other records than it had");
     }
     GR_TRY(put_out(k));
     close_fd(&k->out_fd);
@@ -341,7 +332,7 @@ static enum gr_status begin(struct gr_compact *k)
     GR_TRY(open_next(k, &head));
     const uint64_t n_there = k->c.last_seq + 1 - head.first_seq;
     if (n_stay > n_there) {
-        return is_damaged(k, "it has fewer records than it had");
+        return refuse_damaged(k, "it has fewer records than it had");
     }
     k->first = k->expected = head.first_seq;
     k->seals = n_stay < n_there;
@@ -356,7 +347,7 @@ enum gr_status gr_compact_begin(const struct gr_compact_config *c, struct gr_com
 {
     struct gr_compact *k = calloc(1, sizeof(*k));
     if (k == NULL) {
-        log_error("out of memory");
+        log_error("no memory for compacting the journal");
         return GR_ENOMEM;
     }
     *k = (struct gr_compact){.c = *c, .in_fd = -1, .out_fd = -1};

@@ -1,5 +1,6 @@
 #include "orchestrator/journal/files.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -7,7 +8,7 @@
 static int create_file(void *ctx, int dir, const char *name)
 {
     (void)ctx;
-    return openat(dir, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return openat(dir, name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
 static ssize_t write_file(void *ctx, int fd, const void *p, size_t n)
@@ -46,3 +47,20 @@ const struct gr_journal_files gr_journal_system_files = {.create = create_file,
                                                          .rename = rename_file,
                                                          .sync_dir = sync_dir,
                                                          .remove = remove_file};
+
+int gr_journal_write_all(const struct gr_journal_files *f, int fd, const uint8_t *p, size_t n)
+{
+    while (n > 0) {
+        const ssize_t done = f->write(f->ctx, fd, p, n);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done <= 0) {
+            errno = done < 0 ? errno : ENOSPC;
+            return -1;
+        }
+        p += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}

@@ -5,6 +5,7 @@
 #define GR_ORCHESTRATOR_JOURNAL_FILES_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct gr_journal_files {
@@ -18,5 +19,8 @@ struct gr_journal_files {
 };
 
 extern const struct gr_journal_files gr_journal_system_files;
+
+/* All n bytes; a signal does not end it. -1 with errno: some were not written; ENOSPC where a write took none. */
+int gr_journal_write_all(const struct gr_journal_files *f, int fd, const uint8_t *p, size_t n);
 
 #endif

@@ -94,6 +94,11 @@ static int is_segment(const struct dirent *e)
     return gr_segment_generation(e->d_name) != 0;
 }
 
+int gr_segment_open(int dir, const char *name)
+{
+    return openat(dir, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+}
+
 /* The names are of one length, so that their order is that of their numbers. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
@@ -122,7 +127,7 @@ static enum gr_status load(int fd, const char *name, uint8_t **bytes_out, size_t
 {
     struct stat s;
     if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || s.st_size > SEGMENT_FILE_MAX) {
-        log_error("journal: %s: it is no file, or longer than the %lld bytes that a segment has at most", name,
+        log_error("journal: %s: it is no plain file, or longer than the %lld bytes that a segment has at most", name,
                   (long long)SEGMENT_FILE_MAX);
         return GR_EIO;
     }
@@ -177,7 +182,7 @@ static enum gr_status read_one(struct gr_journal_folder *f, struct gr_replay *r,
     size_t n = 0;
     bool damaged = false;
     gr_segment_name(generation, name);
-    const int fd = openat(f->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = gr_segment_open(f->fd, name);
     if (fd < 0) {
         return cannot(name, "cannot be opened");
     }
@@ -219,7 +224,7 @@ static uint64_t stands_from(int dir, uint64_t generation)
     uint8_t head[GR_COMPACTED_HEAD_BYTES];
     struct gr_segment_head h;
     gr_segment_name(generation, name);
-    const int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = gr_segment_open(dir, name);
     const ssize_t n = fd >= 0 ? pread(fd, head, sizeof(head), 0) : -1;
     if (fd >= 0) {
         close(fd);

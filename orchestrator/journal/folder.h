@@ -24,6 +24,8 @@ struct gr_segment_list {
 GR_NODISCARD enum gr_status gr_journal_folder_open(const char *path, struct gr_journal_folder *out);
 /* Those from this generation on to that one. GR_EIO, GR_ENOMEM: logged. */
 GR_NODISCARD enum gr_status gr_journal_folder_list(int dir, uint64_t from, uint64_t to, struct gr_segment_list *out);
+/* For reading; a FIFO under its name holds nobody up. */
+int gr_segment_open(int dir, const char *name);
 void gr_segment_list_finish(struct gr_segment_list *l);
 /* Hands all segments to r, in order; what cannot be read is told by warnings. *run_out: the first generation after all
  * that is damaged; space: what the segments from there on take. GR_EIO, GR_ENOMEM, GR_EUNSUPPORTED, what on_record

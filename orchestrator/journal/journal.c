@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/condition.h"
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/journal/compact.h"
@@ -43,7 +44,7 @@ struct gr_journal {
     struct gr_space space;      /* what segments from run_from on take, when that has begun */
     uint64_t run_from;          /* the first generation after all that is damaged; that segment may not have begun */
     struct gr_compact *compact; /* owned; NULL: nothing is being compacted */
-    bool compacts;              /* or what the folder has is not known, until it is read again */
+    bool compacts;              /* false: what the folder holds is not known for certain, until it is read again */
     uint64_t n_failed_byte;     /* that compacting would have freed when it last failed; 0 after a success */
     /* Under the lock. */
     pthread_mutex_t lock;
@@ -64,17 +65,9 @@ struct gr_journal {
 
 static bool make_room(struct batch *b, size_t n)
 {
-    if (b->n + n <= b->cap) {
-        return true;
-    }
-    const size_t cap = GR_MAX(b->n + n, 2 * b->cap);
-    uint8_t *p = realloc(b->p, cap);
-    if (p == NULL) {
-        return false;
-    }
-    b->p = p;
-    b->cap = cap;
-    return true;
+    uint8_t *p = gr_grow(b->p, &b->cap, b->n + n, 1);
+    b->p = p != NULL ? p : b->p;
+    return p != NULL;
 }
 
 static void put(struct gr_journal *j, const struct gr_record *r)
@@ -149,7 +142,7 @@ static uint64_t last_added(struct gr_journal *j)
     return seq;
 }
 
-static enum gr_status is_late(struct gr_journal *j)
+static enum gr_status give_up_waiting(struct gr_journal *j)
 {
     if (!j->told_late) {
         log_error("journal: the disk has not synced records %" PRIu64 " to %" PRIu64
@@ -161,24 +154,14 @@ static enum gr_status is_late(struct gr_journal *j)
     return GR_ETIMEDOUT;
 }
 
-/* -1: without a limit. */
-static int ms_left(uint64_t deadline_ns)
-{
-    const uint64_t now_ns = gr_clock_ns();
-    if (deadline_ns == UINT64_MAX) {
-        return -1;
-    }
-    return deadline_ns <= now_ns ? 0 : (int)GR_MIN((deadline_ns - now_ns) / GR_MS + 1, (uint64_t)INT_MAX);
-}
-
 enum gr_status gr_journal_wait(struct gr_journal *j, uint64_t seq, uint64_t deadline_ns)
 {
     while (gr_journal_synced(j) < seq && !gr_journal_has_failed(j)) {
         struct pollfd p = {.fd = j->event_fd, .events = POLLIN};
         uint64_t count = 0;
-        const int wait_ms = ms_left(deadline_ns);
+        const int wait_ms = gr_clock_ms_until(deadline_ns, gr_clock_ns());
         if (wait_ms == 0) {
-            return is_late(j);
+            return give_up_waiting(j);
         }
         (void)poll(&p, 1, wait_ms);
         const ssize_t got = read(p.fd, &count, sizeof(count));
@@ -378,6 +361,23 @@ static void *run(void *ctx)
 
 /* ---- life ---- */
 
+static void tell_of_damaged(const struct gr_journal_config *c, const struct gr_replay *r)
+{
+    uint64_t session = 0, n = 0;
+    for (size_t at = 0; (session = gr_replay_damaged(r, &at)) != 0; n++) {
+        if (n < TOLD_MAX) {
+            log_warn("journal %s: session %" GR_SESSION_ID_PRI " lacks records, or may lack some: it is not served",
+                     c->path, session);
+        }
+        if (c->on_damaged != NULL) {
+            c->on_damaged(c->ctx, session);
+        }
+    }
+    if (n > TOLD_MAX) {
+        log_warn("journal %s: %" PRIu64 " more sessions lack records, or may lack some", c->path, n - TOLD_MAX);
+    }
+}
+
 static void tell_of_damage(const struct gr_journal_config *c, const struct gr_replay *r,
                            const struct gr_replay_report *report)
 {
@@ -390,16 +390,7 @@ static void tell_of_damage(const struct gr_journal_config *c, const struct gr_re
                  " records are lost",
                  c->path, report->bad_generation, report->bad_at, report->n_lost);
     }
-    uint64_t session = 0;
-    for (size_t i = 0; (session = gr_replay_damaged(r, i)) != 0; i++) {
-        if (i < TOLD_MAX) {
-            log_warn("journal %s: session %" GR_SESSION_ID_PRI " lacks records, or may lack some: it is not served",
-                     c->path, session);
-        }
-        if (c->on_damaged != NULL) {
-            c->on_damaged(c->ctx, session);
-        }
-    }
+    tell_of_damaged(c, r);
 }
 
 static enum gr_status read_all(struct gr_journal *j, const struct gr_journal_config *c)
@@ -458,7 +449,7 @@ enum gr_status gr_journal_open(const struct gr_journal_config *config, struct gr
 {
     struct gr_journal *j = calloc(1, sizeof(*j));
     if (j == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the journal");
         return GR_ENOMEM;
     }
     init_locks(j);
@@ -543,7 +534,7 @@ enum gr_status gr_journal_close_by(struct gr_journal *j, uint64_t deadline_ns)
     if (j->started) {
         seal(j);
         if (!await_thread(j, deadline_ns)) {
-            const enum gr_status st = is_late(j);
+            const enum gr_status st = give_up_waiting(j);
             if (abandon(j)) {
                 return st;
             }

@@ -247,7 +247,7 @@ enum gr_status gr_replay_create(void *ctx, enum gr_status (*on_record)(void *ctx
 {
     struct gr_replay *r = calloc(1, sizeof(*r));
     if (r == NULL) {
-        log_error("out of memory");
+        log_error("no memory for reading the journal");
         return GR_ENOMEM;
     }
     *r = (struct gr_replay){.ctx = ctx, .on_record = on_record, .sessions = {.cell_bytes = sizeof(struct cell)}};
@@ -292,11 +292,11 @@ uint64_t gr_replay_number(const struct gr_replay *r, uint64_t session)
     return c != NULL ? c->number : 0;
 }
 
-uint64_t gr_replay_damaged(const struct gr_replay *r, size_t i)
+uint64_t gr_replay_damaged(const struct gr_replay *r, size_t *at)
 {
-    for (size_t k = 0; k < r->sessions.n_cell; k++) {
-        const struct cell *c = gr_cells_at(&r->sessions, k);
-        if (c != NULL && c->damaged && i-- == 0) {
+    while (*at < r->sessions.n_cell) {
+        const struct cell *c = gr_cells_at(&r->sessions, (*at)++);
+        if (c != NULL && c->damaged) {
             return c->session;
         }
     }

@@ -40,10 +40,11 @@ GR_NODISCARD enum gr_status gr_replay_segment(struct gr_replay *r, uint64_t gene
 uint64_t gr_replay_n_lost(const struct gr_replay *r);
 /* After the last one: sessions of which it is not known whether they are whole are damaged. */
 void gr_replay_end(struct gr_replay *r, struct gr_replay_report *out);
+/* What is known of one session, for tests: the fuzzer holds both against what it has written. */
 bool gr_replay_is_damaged(const struct gr_replay *r, uint64_t session);
 /* How many of a session's records there are; 0: it is not known. */
 uint64_t gr_replay_number(const struct gr_replay *r, uint64_t session);
-/* The i-th damaged session, from 0; 0: there are not as many. */
-uint64_t gr_replay_damaged(const struct gr_replay *r, size_t i);
+/* The next damaged session, in no particular order; 0: there is no other one. *at: 0 before the first call. */
+uint64_t gr_replay_damaged(const struct gr_replay *r, size_t *at);
 
 #endif

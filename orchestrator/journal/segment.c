@@ -35,19 +35,7 @@ static enum gr_status failed(const struct gr_segment *s, const char *what)
 
 enum gr_status gr_segment_write(struct gr_segment *s, const uint8_t *p, size_t n)
 {
-    while (n > 0) {
-        const ssize_t done = s->files->write(s->files->ctx, s->fd, p, n);
-        if (done < 0 && errno == EINTR) {
-            continue;
-        }
-        if (done <= 0) {
-            errno = done < 0 ? errno : ENOSPC;
-            return failed(s, "cannot be written");
-        }
-        p += done;
-        n -= (size_t)done;
-    }
-    return GR_OK;
+    return gr_journal_write_all(s->files, s->fd, p, n) == 0 ? GR_OK : failed(s, "cannot be written");
 }
 
 enum gr_status gr_segment_sync(struct gr_segment *s)

@@ -1,5 +1,6 @@
 #include "orchestrator/ledger/ledger.h"
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/machine/session_index.h"
@@ -10,7 +11,8 @@
 
 struct gr_ledger {
     struct gr_ledger_session **session; /* owned: (n) owned ones */
-    uint32_t n, cap;
+    uint32_t n;
+    size_t cap;
     struct gr_session_index index; /* places in it */
 };
 
@@ -60,17 +62,12 @@ static enum gr_status make_room(struct gr_ledger *l)
                   GR_LEDGER_SESSION_MAX);
         return GR_ELIMIT;
     }
-    if (l->n < l->cap) {
-        return GR_OK;
-    }
-    const uint32_t cap = l->cap == 0 ? 64 : 2 * l->cap;
-    struct gr_ledger_session **bigger = realloc(l->session, cap * sizeof(struct gr_ledger_session *));
+    struct gr_ledger_session **bigger = gr_grow(l->session, &l->cap, l->n + 1u, sizeof(*bigger));
     if (bigger == NULL) {
-        log_error("out of memory for %u sessions of a journal", cap);
+        log_error("out of memory for %u sessions of a journal", l->n + 1u);
         return GR_ENOMEM;
     }
     l->session = bigger;
-    l->cap = cap;
     return GR_OK;
 }
 

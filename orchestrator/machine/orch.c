@@ -28,7 +28,7 @@ enum gr_status gr_orch_create_sized(const struct gr_orch_io *io, int n_worker_ma
     GR_ASSERT(n_session_max > 0 && n_session_max <= GR_ORCH_SESSION_CAP);
     struct gr_orch *o = calloc(1, sizeof(*o));
     if (o == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the orchestrator");
         return GR_ENOMEM;
     }
     o->io = *io;

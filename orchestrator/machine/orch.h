@@ -18,13 +18,26 @@
 #include "orchestrator/machine/totals.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define GR_ORCH_SESSION_MAX 4096      /* sessions at a time, idle ones included */
 #define GR_ORCH_WORKER_MAX 64         /* workers at a time */
 #define GR_ORCH_SESSION_CAP (1 << 17) /* the most that an instance may be created for: in simulations */
 #define GR_ORCH_WORKER_CAP 4096
 
+/* Of two fingerprints or sizes: 0 is one that is not known, and does not differ. */
+static inline bool gr_orch_differ(uint64_t a, uint64_t b)
+{
+    return a != 0 && b != 0 && a != b;
+}
+
 enum gr_worker_role { GR_WORKER_TARGET, GR_WORKER_DRAFT };
+
+static inline const char *gr_worker_role_name(enum gr_worker_role role)
+{
+    return role == GR_WORKER_TARGET ? "target" : "draft";
+}
+
 enum gr_session_state {
     GR_SESSION_FREE,
     GR_SESSION_WAITING,

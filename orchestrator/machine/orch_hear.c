@@ -58,55 +58,79 @@ static void note_success(struct gr_orch *o, const struct session *s, const struc
     }
 }
 
-static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg *m, uint64_t now_ns)
+static void refuse_commit(struct gr_orch *o, struct session *s, const struct gr_msg_commit *c)
 {
-    if (s->state != GR_SESSION_RUNNING || m->commit.epoch != s->epoch) {
-        return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
-    }
-    if (!commit_fits(s, &m->commit)) {
-        o->totals.transcript_mismatches++;
-        orch_seat_failed(o, (uint32_t)s->at.home, GR_FAILURE_TURN);
-        log_error("session %" GR_SESSION_ID_PRI
-                  " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
-                  "keep_len %u, %u tokens)",
-                  s->id, m->commit.round, s->turn.transcript.len, m->commit.keep_len, m->commit.ids.n);
-        orch_close(o, s, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
-        return;
-    }
-    note_success(o, s, &m->commit);
-    o->totals.withdrawn_tokens += s->turn.transcript.len - m->commit.keep_len;
-    gr_metrics_drop(&s->metrics, s->turn.transcript.len - m->commit.keep_len);
-    const uint32_t shown_len = s->turn.final_len;
-    gr_transcript_cut(&s->turn.transcript, m->commit.keep_len);
-    const enum gr_status st =
-        gr_transcript_add(&s->turn.transcript, GR_SEGMENT_GENERATED, m->commit.ids.p, m->commit.ids.n);
-    if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
-        orch_cut_turn(o, s, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
-        return;
-    }
+    o->totals.transcript_mismatches++;
+    orch_seat_failed(o, (uint32_t)s->at.home, GR_FAILURE_TURN);
+    log_error("session %" GR_SESSION_ID_PRI " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
+              "keep_len %u, %u tokens)",
+              s->id, c->round, s->turn.transcript.len, c->keep_len, c->ids.n);
+    orch_close(o, s, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
+}
+
+/* The tokens become the text's, and all counts know of them. n_shown: how many of them are final now. */
+static void count_commit(struct gr_orch *o, struct session *s, const struct gr_msg *m, uint64_t now_ns,
+                         uint32_t n_shown)
+{
+    const struct gr_msg_commit *c = &m->commit;
     gr_metrics_take(&s->metrics, m, now_ns);
     gr_totals_take(&o->totals, m, s->metrics.transport);
-    if (m->commit.round == 0 || m->commit.finish != GR_FINISH_NONE) { /* the last token has no KV yet */
-        orch_prefix_computed(o, s, GR_MAX(m->commit.final_len, 1) - 1);
+    if (c->round == 0 || c->finish != GR_FINISH_NONE) { /* the last token has no KV yet */
+        orch_prefix_computed(o, s, GR_MAX(c->final_len, 1) - 1);
     }
-    orch_count_round(o, s, &m->commit);
+    orch_count_round(o, s, c);
+    orch_count_cached(o, s, c->n_cached);
+    orch_count_shown(o, s, n_shown);
+}
+
+/* Its client may stop the turn, and begin the next one, whenever it is told something: the session is looked for anew.
+ */
+static struct session *find_turn(const struct gr_orch *o, uint64_t id, uint32_t turn)
+{
+    struct session *s = orch_find(o, id);
+    return s != NULL && s->turn.number == turn ? s : NULL;
+}
+
+static void tell_commit(struct gr_orch *o, struct session *s, const struct gr_msg *m, uint32_t shown_len)
+{
     const uint64_t id = s->id;
     const uint32_t turn = s->turn.number;
-    orch_text_show(s, m->commit.final_len);
-    orch_count_cached(o, s, m->commit.n_cached);
-    orch_count_shown(o, s, s->turn.final_len - shown_len);
-    report(o, s, m);
-    s = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
-    if (o->io.on_tokens != NULL && s != NULL && s->turn.number == turn && s->turn.final_len > shown_len) {
-        o->io.on_tokens(o->io.ctx, id, s->request.user, s->turn.transcript.token + shown_len,
-                        s->turn.final_len - shown_len);
-    }
-    s = orch_find(o, id);
     const bool ends = m->commit.finish != GR_FINISH_NONE &&
                       m->commit.finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
-    if (s != NULL && s->state == GR_SESSION_RUNNING && s->turn.number == turn && ends) {
+    report(o, s, m);
+    s = find_turn(o, id, turn);
+    if (o->io.on_tokens != NULL && s != NULL && s->turn.final_len > shown_len) {
+        o->io.on_tokens(o->io.ctx, id, s->request.user, s->turn.transcript.token + shown_len,
+                        s->turn.final_len - shown_len);
+        s = find_turn(o, id, turn);
+    }
+    if (s != NULL && s->state == GR_SESSION_RUNNING && ends) {
         orch_end_turn(o, s, (enum gr_finish)m->commit.finish, "");
     }
+}
+
+static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg *m, uint64_t now_ns)
+{
+    const struct gr_msg_commit *c = &m->commit;
+    if (s->state != GR_SESSION_RUNNING || c->epoch != s->epoch) {
+        return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
+    }
+    if (!commit_fits(s, c)) {
+        refuse_commit(o, s, c);
+        return;
+    }
+    const uint32_t n_withdrawn = s->turn.transcript.len - c->keep_len, shown_len = s->turn.final_len;
+    note_success(o, s, c);
+    o->totals.withdrawn_tokens += n_withdrawn;
+    gr_metrics_drop(&s->metrics, n_withdrawn);
+    const enum gr_status st = orch_text_commit(s, c);
+    if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
+        const bool full = st == GR_ELIMIT;
+        orch_cut_turn(o, s, UINT32_MAX, full ? GR_FINISH_LENGTH : GR_FINISH_ERROR, full ? "" : "out of memory");
+        return;
+    }
+    count_commit(o, s, m, now_ns, s->turn.final_len - shown_len);
+    tell_commit(o, s, m, shown_len);
 }
 
 /* A turn of a session whose drafter stayed attached hears of it, as the turn did that saw ATTACHED itself. */

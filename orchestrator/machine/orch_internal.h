@@ -74,8 +74,8 @@ struct session_drafter {
     uint64_t attached_ns;      /* when the last one stood; 0: it does not */
     char why[GR_MSG_TEXT_MAX]; /* why the last one failed; empty: it did not */
     bool shed;                 /* to none: it gets a drafter when trees pay again, or when it is opened anew */
-    bool failed;           /* in this turn an attachment failed that had not been made before, or is not tried again */
-    uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
+    bool failed;               /* in this turn its first attachment failed, or one that is not tried again */
+    uint32_t n_stats_owed;     /* DETACHs that `stats_from` has not answered */
     int stats_from;
     uint64_t stats_due_ns;         /* 0: nobody waits for them yet */
     struct worker_set avoided;     /* drafters that failed in this turn and are not tried again in it */
@@ -94,8 +94,8 @@ struct session_turn {
     bool is_open;                  /* the client waits for its end */
     bool has_failed;               /* at a target, and has gone elsewhere once */
     bool has_run;                  /* it was at a target: for want of a slot it waits, and is not refused */
-    bool is_retold; /* clients may have seen more of it than the text has: it goes on only where that is computed again
-                     */
+    bool is_restored; /* of a journal, whose text may end before what clients saw: only a target of the same numerics
+                         goes on with it */
     enum gr_finish finish;
     char text[GR_MSG_TEXT_MAX];
     uint64_t idle_since_ns;
@@ -264,12 +264,6 @@ static inline void orch_look_at_queue(struct gr_orch *o)
     o->queue_due = true;
 }
 
-/* Of two fingerprints or sizes: what is not known does not differ. */
-static inline bool orch_differ(uint64_t a, uint64_t b)
-{
-    return a != 0 && b != 0 && a != b;
-}
-
 /* The files stand on each other in this order; none calls one that comes after it here. */
 
 /* ---- orch_books.c ---- */
@@ -335,7 +329,9 @@ void orch_text_cut(struct session *s, uint32_t len);
 /* Ids of a kind after the first keep_len tokens; what is there is shown. GR_ELIMIT, GR_ENOMEM: nothing was done. */
 enum gr_status orch_text_put(struct session *s, uint32_t keep_len, enum gr_segment_kind kind, const int32_t *ids,
                              uint32_t n);
-void orch_text_show(struct session *s, uint32_t final_len);
+/* The tokens of a COMMIT, and how many of the text are final with them. GR_ELIMIT, GR_ENOMEM: the text is cut to its
+ * keep_len. */
+enum gr_status orch_text_commit(struct session *s, const struct gr_msg_commit *c);
 /* Forgets provisional tokens. */
 void orch_drop_provisional(struct session *s);
 /* The turn goes on with less than was asked for: told and counted. detail may be NULL. */

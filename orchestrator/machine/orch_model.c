@@ -57,7 +57,7 @@ static bool has_sessions(const struct gr_orch *o, uint64_t fingerprint)
 bool orch_model_is_taken(struct gr_orch *o, const struct gr_worker_info *info, char text[GR_MSG_TEXT_MAX])
 {
     const struct orch_name *n = find_name(o, info->model);
-    if (n == NULL || !orch_differ(n->fingerprint, info->model_fingerprint)) {
+    if (n == NULL || !gr_orch_differ(n->fingerprint, info->model_fingerprint)) {
         return false;
     }
     const uint32_t target = target_of(o, n->fingerprint, n->text);
@@ -124,7 +124,7 @@ bool gr_orch_model(const struct gr_orch *o, const char *name, uint64_t *fingerpr
 /* What may be meant by a request that names none. */
 static bool is_candidate(const struct orch_name *n, uint64_t tokenizer)
 {
-    return !n->has_left && !orch_differ(n->tokenizer, tokenizer);
+    return !n->has_left && !gr_orch_differ(n->tokenizer, tokenizer);
 }
 
 /* The candidates' model; *n_out: how many models they are of. */
@@ -220,7 +220,7 @@ enum gr_status orch_model_bind(struct gr_orch *o, struct session *s, char text[G
 
 bool orch_model_is(const struct session *s, const struct gr_worker_info *target)
 {
-    return s->model.bound && !orch_differ(s->model.fingerprint, target->model_fingerprint);
+    return s->model.bound && !gr_orch_differ(s->model.fingerprint, target->model_fingerprint);
 }
 
 void orch_model_name(const struct gr_orch *o, const struct session *s, char text[GR_MODEL_NAME_MAX])

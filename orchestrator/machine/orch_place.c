@@ -19,7 +19,7 @@ static bool has_generated(const struct gr_transcript *t)
 
 bool orch_same_numerics(const struct session *s, const struct gr_worker_info *target)
 {
-    const bool is_told = has_generated(&s->turn.transcript) || (s->turn.is_retold && s->numerics_id[0] != '\0');
+    const bool is_told = has_generated(&s->turn.transcript) || (s->turn.is_restored && s->numerics_id[0] != '\0');
     return strcmp(s->numerics_id, target->numerics_id) == 0 || !is_told;
 }
 
@@ -44,7 +44,7 @@ static bool fits_as_target(const struct gr_orch *o, const struct session *s, int
 {
     const struct gr_worker_info *info = &o->worker[worker].info;
     return is_target(o, s, worker, target) &&
-           !orch_differ(s->request.tokenizer_fingerprint, info->tokenizer_fingerprint) &&
+           !gr_orch_differ(s->request.tokenizer_fingerprint, info->tokenizer_fingerprint) &&
            (info->n_ctx_max == 0 || s->turn.transcript.len < info->n_ctx_max) && orch_same_numerics(s, info);
 }
 
@@ -53,9 +53,10 @@ static bool fits_as_target(const struct gr_orch *o, const struct session *s, int
 bool orch_drafts_for(const struct gr_worker_info *drafter, const struct gr_worker_info *target)
 {
     const bool is_head = drafter->feature_width > 0;
-    return !orch_differ(drafter->tokenizer_fingerprint, target->tokenizer_fingerprint) &&
-           !orch_differ(drafter->n_vocab, target->n_vocab) &&
-           (!is_head || (target->feature_width > 0 && !orch_differ(drafter->fc_fingerprint, target->fc_fingerprint)));
+    return !gr_orch_differ(drafter->tokenizer_fingerprint, target->tokenizer_fingerprint) &&
+           !gr_orch_differ(drafter->n_vocab, target->n_vocab) &&
+           (!is_head ||
+            (target->feature_width > 0 && !gr_orch_differ(drafter->fc_fingerprint, target->fc_fingerprint)));
 }
 
 /* A target that listens nowhere has its drafter in its own process. */
@@ -229,8 +230,8 @@ uint32_t orch_longest_context(const struct gr_orch *o, uint64_t model, uint64_t 
     uint32_t longest = 0;
     for (int i = 0; i < o->n_worker_max; i++) {
         const struct gr_worker_info *info = &o->worker[i].info;
-        if (o->worker[i].joined && info->role == GR_WORKER_TARGET && !orch_differ(model, info->model_fingerprint) &&
-            !orch_differ(tokenizer, info->tokenizer_fingerprint)) {
+        if (o->worker[i].joined && info->role == GR_WORKER_TARGET && !gr_orch_differ(model, info->model_fingerprint) &&
+            !gr_orch_differ(tokenizer, info->tokenizer_fingerprint)) {
             longest = info->n_ctx_max > longest ? info->n_ctx_max : longest;
         }
     }

@@ -55,14 +55,14 @@ uint32_t orch_n_queued(const struct gr_orch *o)
     return o->books.queued.n;
 }
 
-/* A turn that is retold asks for targets of its own numerics alone. */
+/* A restored turn asks for targets of its own numerics alone. */
 static bool ask_the_same(const struct session *a, const struct session *b)
 {
-    if (a->turn.is_retold && strcmp(a->numerics_id, b->numerics_id) != 0) {
+    if (a->turn.is_restored && strcmp(a->numerics_id, b->numerics_id) != 0) {
         return false;
     }
     return a->request.tokenizer_fingerprint == b->request.tokenizer_fingerprint && a->model.bound == b->model.bound &&
-           a->model.fingerprint == b->model.fingerprint && a->turn.is_retold == b->turn.is_retold;
+           a->model.fingerprint == b->model.fingerprint && a->turn.is_restored == b->turn.is_restored;
 }
 
 /* Of many that queue for the same targets only the first that finds no slot is asked about. */

@@ -158,8 +158,8 @@ bool orch_seat_is_shunned(const struct gr_orch *o, uint32_t worker)
 static void name_worker(const struct gr_orch *o, uint32_t worker, char out[128])
 {
     const struct gr_worker_info *info = &o->worker[worker].info;
-    snprintf(out, 128, "%s worker %u (host %s, pid %u)", info->role == GR_WORKER_TARGET ? "target" : "draft",
-             worker + 1, info->host[0] != '\0' ? info->host : "?", info->pid);
+    snprintf(out, 128, "%s worker %u (host %s, pid %u)", gr_worker_role_name(info->role), worker + 1,
+             info->host[0] != '\0' ? info->host : "?", info->pid);
 }
 
 void orch_seat_used(struct gr_orch *o, uint32_t worker)

@@ -43,7 +43,7 @@ static bool at_context_limit(const struct gr_orch *o, const struct session *s, i
 static bool other_tokenizer(const struct gr_orch *o, const struct session *s, int target)
 {
     const uint64_t ours = s->request.tokenizer_fingerprint;
-    return orch_differ(ours, o->worker[target].info.tokenizer_fingerprint);
+    return gr_orch_differ(ours, o->worker[target].info.tokenizer_fingerprint);
 }
 
 /* A text is one target's own, bit for bit, only where all of it comes from one order of sums. False: the turn has
@@ -80,8 +80,8 @@ static void wishes_for_target(const struct gr_orch *o, struct session *s, struct
     if (s->specpv == GR_SPECPV_OFF) {
         w->specpv_params = (struct gr_specpv_params){0};
         w->draft_depth = 0;
-    } else if (w->tree_shape == GR_SHAPE_CHAIN) {
-        w->draft_depth = w->n_node;
+    } else {
+        w->draft_depth = gr_wishes_depth(w);
     }
     w->tree_shape = w->draft_top_k = 0;
     w->draft_ahead = GR_AHEAD_OFF;
@@ -125,7 +125,7 @@ void orch_open(struct gr_orch *o, struct session *s)
     if (target < 0 || (s->request.wishes.queues && !orch_has_room(o, target))) {
         return;
     }
-    if (s->turn.is_retold && !orch_same_numerics(s, &o->worker[target].info)) {
+    if (s->turn.is_restored && !orch_same_numerics(s, &o->worker[target].info)) {
         return; /* its own target may be on its way back */
     }
     if (at_context_limit(o, s, target)) {
@@ -468,10 +468,10 @@ void orch_fail_turn(struct gr_orch *o, struct session *s, enum gr_finish finish,
 static bool are_alike(const struct gr_worker_info *a, const struct gr_worker_info *b)
 {
     const bool is_target = a->role == GR_WORKER_TARGET;
-    return a->role == b->role && !orch_differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint) &&
-           (is_target ? !orch_differ(a->model_fingerprint, b->model_fingerprint)
+    return a->role == b->role && !gr_orch_differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint) &&
+           (is_target ? !gr_orch_differ(a->model_fingerprint, b->model_fingerprint)
                       : (a->feature_width > 0) == (b->feature_width > 0) &&
-                            !orch_differ(a->fc_fingerprint, b->fc_fingerprint));
+                            !gr_orch_differ(a->fc_fingerprint, b->fc_fingerprint));
 }
 
 static bool has_share(const struct gr_orch *o, int worker, const struct gr_worker_info *like)

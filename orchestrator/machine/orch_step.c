@@ -9,31 +9,79 @@
 
 #define STATS_PATIENCE_NS GR_S /* for the statistics of a session that is over */
 
-/* What keeps targets from taking the turn, beside that there are none; empty: nothing. */
-static const char *why_none_takes(const struct gr_orch *o, const struct session *s)
+/* What keeps targets from taking a turn that waits. */
+enum bar { BAR_NONE, BAR_NUMERICS, BAR_NEVER_CAME, BAR_ABSENT, BAR_LEAVING, BAR_DRAINED, BAR_REFUSED, BAR_SLOTS };
+
+static bool is_of_its_model(const struct session *s, const struct worker *w)
 {
-    bool drained = false, leaving = s->at.sent_elsewhere;
+    const bool is_target = w->joined && w->info.role == GR_WORKER_TARGET;
+    return is_target && (!s->model.bound || orch_model_is(s, &w->info));
+}
+
+/* Targets of its model, by what they are in the way of. */
+struct bars {
+    int n_here, n_drained, n_taking, n_refused, n_full;
+};
+
+static struct bars count_bars(const struct gr_orch *o, const struct session *s)
+{
+    struct bars b = {0};
     for (int i = 0; i < o->n_worker_max; i++) {
         const struct worker *w = &o->worker[i];
-        const bool is_target = w->joined && w->info.role == GR_WORKER_TARGET;
-        drained = drained || (is_target && w->drained);
-        leaving = leaving || (is_target && w->leaving);
+        if (is_of_its_model(s, w)) {
+            const bool takes = orch_is_taking(w), refused = orch_set_has(&s->at.refused, (int)i);
+            b.n_here++;
+            b.n_drained += w->drained;
+            b.n_taking += takes;
+            b.n_refused += takes && refused;
+            b.n_full += takes && !refused && !orch_has_room(o, i);
+        }
     }
-    return s->turn.is_retold ? "; only its own numerics compute it again"
-           : drained         ? "; `graft worker list' tells which are drained"
-           : leaving         ? "; the one that was here is to end"
-                             : "";
+    return b;
+}
+
+static enum bar find_bar(const struct gr_orch *o, const struct session *s)
+{
+    const struct bars b = count_bars(o, s);
+    if (s->turn.is_restored) {
+        return BAR_NUMERICS;
+    }
+    if (b.n_taking == 0) {
+        return b.n_drained > 0                        ? BAR_DRAINED
+               : b.n_here > 0 || s->at.sent_elsewhere ? BAR_LEAVING
+               : s->model.bound                       ? BAR_ABSENT
+                                                      : BAR_NEVER_CAME;
+    }
+    return b.n_refused == b.n_taking ? BAR_REFUSED : b.n_refused + b.n_full == b.n_taking ? BAR_SLOTS : BAR_NONE;
+}
+
+/* "no target of model `NAME' was there". */
+static void spell_bar(const struct gr_orch *o, const struct session *s, char text[GR_MSG_TEXT_MAX])
+{
+    static const char none[] = "no target";
+    static const struct {
+        const char *what, *how;
+    } bars[] = {[BAR_NONE] = {none, "has taken it"},
+                [BAR_NUMERICS] = {none, "was there that computes it in the same order"},
+                [BAR_NEVER_CAME] = {none, "has joined yet"},
+                [BAR_ABSENT] = {none, "was there"},
+                [BAR_LEAVING] = {none, "takes turns: the one that was here is to end"},
+                [BAR_DRAINED] = {none, "takes turns: drained (`graft worker list')"},
+                [BAR_REFUSED] = {none, "of those that are here has taken it"},
+                [BAR_SLOTS] = {"no slot of a target", "was free"}};
+    char name[GR_MODEL_NAME_MAX];
+    const enum bar bar = find_bar(o, s);
+    orch_model_name(o, s, name);
+    snprintf(text, GR_MSG_TEXT_MAX, "%s%s%s%s %s", bars[bar].what, name[0] != '\0' ? " of model `" : "", name,
+             name[0] != '\0' ? "'" : "", bars[bar].how);
 }
 
 static void give_turn_up(struct gr_orch *o, struct session *s)
 {
-    char text[GR_MSG_TEXT_MAX], name[GR_MODEL_NAME_MAX];
+    char text[GR_MSG_TEXT_MAX], bar[GR_MSG_TEXT_MAX];
     const uint64_t waited_s = o->config.queue_timeout_ns / GR_S;
-    orch_model_name(o, s, name);
-    snprintf(text, sizeof(text), "no target%s%s%s: none %s for %" PRIu64 " s (--queue-timeout)%s",
-             name[0] != '\0' ? " of model `" : "", name, name[0] != '\0' ? "'" : "",
-             gr_orch_n_worker(o, GR_WORKER_TARGET) == 0 ? "was there" : "has taken this turn", waited_s,
-             why_none_takes(o, s));
+    spell_bar(o, s, bar);
+    snprintf(text, sizeof(text), "%.190s; the turn has waited for %" PRIu64 " s (--queue-timeout)", bar, waited_s);
     orch_log_about(0, s, 0);
     log_warn("session %" GR_SESSION_ID_PRI ": %s; its turn is given up", s->id, text);
     gr_log_about(NULL);
@@ -45,10 +93,13 @@ static void give_turn_up(struct gr_orch *o, struct session *s)
 /* A turn whose time is over ends with what there is of its text. */
 static void time_out(struct gr_orch *o, struct session *s)
 {
-    char text[GR_MSG_TEXT_MAX];
-    const bool waits = s->state == GR_SESSION_WAITING && !s->turn.has_run;
-    snprintf(text, sizeof(text), "the turn has taken longer than the %.1f s that it was given (timeout)%s",
-             (double)s->request.wishes.turn.timeout_ns / 1e9, waits ? "; it was still waiting for a slot" : "");
+    char text[GR_MSG_TEXT_MAX], bar[GR_MSG_TEXT_MAX] = "";
+    const bool waits = s->state == GR_SESSION_WAITING;
+    if (waits) {
+        spell_bar(o, s, bar);
+    }
+    snprintf(text, sizeof(text), "the turn has taken longer than the %.9g s that it was given (timeout)%s%.150s",
+             (double)s->request.wishes.turn.timeout_ns / 1e9, waits ? "; it was still waiting: " : "", bar);
     orch_log_about(0, s, 0);
     log_info("session %" GR_SESSION_ID_PRI ": %s", s->id, text);
     gr_log_about(NULL);

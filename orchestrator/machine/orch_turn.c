@@ -15,7 +15,7 @@ void orch_turn_begin(struct session *s, uint32_t base, uint64_t now_ns, uint64_t
     t->len = t->transcript.len;
     t->n_fallback = t->n_reopen = 0;
     t->is_open = true;
-    t->has_run = t->has_failed = t->is_retold = false;
+    t->has_run = t->has_failed = t->is_restored = false;
     t->begun_ns = now_ns;
     t->taken_ns = t->first_ns = t->shown_ns = 0;
     t->wait_since_ns = 0;
@@ -30,7 +30,7 @@ void orch_turn_restore(struct session *s, uint32_t number, uint32_t base, uint32
     s->turn.number = number;
     s->turn.base = base;
     s->turn.len = len;
-    s->turn.has_run = s->turn.is_retold = true;
+    s->turn.has_run = s->turn.is_restored = true;
 }
 
 void orch_turn_arrived(struct session *s, uint64_t arrival, uint64_t tag)
@@ -138,9 +138,12 @@ enum gr_status orch_text_put(struct session *s, uint32_t keep_len, enum gr_segme
     return st;
 }
 
-void orch_text_show(struct session *s, uint32_t final_len)
+enum gr_status orch_text_commit(struct session *s, const struct gr_msg_commit *c)
 {
-    s->turn.final_len = final_len;
+    gr_transcript_cut(&s->turn.transcript, c->keep_len);
+    GR_TRY(gr_transcript_add(&s->turn.transcript, GR_SEGMENT_GENERATED, c->ids.p, c->ids.n));
+    s->turn.final_len = c->final_len;
+    return GR_OK;
 }
 
 void orch_drop_provisional(struct session *s)

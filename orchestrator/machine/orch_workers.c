@@ -9,20 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *role_name(enum gr_worker_role role)
-{
-    return role == GR_WORKER_TARGET ? "target" : "draft";
-}
-
 /* ---- who fits ---- */
 
 /* Why a drafter is not for a target. */
 static void misfit(const struct gr_worker_info *d, const struct gr_worker_info *t, char *why, size_t cap)
 {
-    if (orch_differ(d->tokenizer_fingerprint, t->tokenizer_fingerprint)) {
+    if (gr_orch_differ(d->tokenizer_fingerprint, t->tokenizer_fingerprint)) {
         snprintf(why, cap, "its tokenizer has fingerprint %016" PRIx64 ", the drafter's %016" PRIx64,
                  t->tokenizer_fingerprint, d->tokenizer_fingerprint);
-    } else if (orch_differ(d->n_vocab, t->n_vocab)) {
+    } else if (gr_orch_differ(d->n_vocab, t->n_vocab)) {
         snprintf(why, cap, "its vocabulary has %u ids, the drafter's %u", t->n_vocab, d->n_vocab);
     } else if (t->feature_width == 0) {
         snprintf(why, cap, "it serves no head: start it with --head");
@@ -149,7 +144,7 @@ static void end_predecessor(struct gr_orch *o, uint32_t worker, int seat)
         }
         o->totals.workers_replaced++;
         log_warn("%s worker %u (host %s, pid %u) is ended: another process has taken its seat `%s'",
-                 role_name(w->info.role), i + 1, w->info.host, w->info.pid, w->info.seat);
+                 gr_worker_role_name(w->info.role), i + 1, w->info.host, w->info.pid, w->info.seat);
         if (o->io.drop != NULL) {
             o->io.drop(o->io.ctx, i);
         }
@@ -281,7 +276,7 @@ void orch_leave(struct gr_orch *o, uint32_t worker)
 {
     struct worker *w = &o->worker[worker];
     if (!w->leaving) {
-        log_info("%s worker %u leaves when its turns are over", role_name(w->info.role), worker + 1);
+        log_info("%s worker %u leaves when its turns are over", gr_worker_role_name(w->info.role), worker + 1);
     }
     w->leaving = true;
     o->some_leave = true;
@@ -298,7 +293,7 @@ enum gr_status gr_orch_drain(struct gr_orch *o, uint32_t worker, bool drain, uin
         return GR_OK;
     }
     w->drained = drain;
-    log_info("%s worker %u %s", role_name(w->info.role), worker + 1,
+    log_info("%s worker %u %s", gr_worker_role_name(w->info.role), worker + 1,
              drain ? "is drained: it takes no more sessions" : "is drained no longer: it takes sessions");
     if (drain) {
         vacate_drained(o);
@@ -410,7 +405,7 @@ static uint64_t step_worker(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     struct worker *w = &o->worker[worker];
     if (now_ns >= silence_ends_ns(o, w)) {
         log_warn("%s worker %u (host %s, address %s, pid %u) has been silent for %" PRIu64 " ms: taken as lost",
-                 role_name(w->info.role), worker + 1, w->info.host, w->info.peer, w->info.pid,
+                 gr_worker_role_name(w->info.role), worker + 1, w->info.host, w->info.peer, w->info.pid,
                  (uint64_t)(o->config.ping_timeout_ns / GR_MS));
         if (o->io.drop != NULL) {
             o->io.drop(o->io.ctx, worker);

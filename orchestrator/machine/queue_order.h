@@ -9,7 +9,7 @@
 /* A turn that waits. */
 struct gr_queue_entry {
     uint64_t tag;
-    uint64_t arrival; /* the how many-th turn it is that came */
+    uint64_t arrival; /* counts turns as they come, from 1 */
     uint32_t priority;
     void *user; /* the caller's */
 };

@@ -1,25 +1,20 @@
 #include "orchestrator/machine/transcript.h"
 
 #include "common/rules/hash.h"
+#include "common/base/grow.h"
 #include "common/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for need elements of an owned array, grown by doubling. */
-static enum gr_status make_room(int32_t **array, uint32_t *cap, uint32_t need)
+static enum gr_status make_room(int32_t **array, size_t *cap, uint32_t need)
 {
-    if (need <= *cap) {
-        return GR_OK;
-    }
-    const uint32_t want = GR_MAX(need, *cap * 2);
-    int32_t *bigger = realloc(*array, (size_t)want * sizeof(**array));
+    int32_t *bigger = gr_grow(*array, cap, need, sizeof(**array));
     if (bigger == NULL) {
         log_error("out of memory for a transcript of %u tokens", need);
         return GR_ENOMEM;
     }
     *array = bigger;
-    *cap = want;
     return GR_OK;
 }
 

@@ -12,10 +12,11 @@ enum gr_segment_kind { GR_SEGMENT_PROMPT = 0, GR_SEGMENT_GENERATED = 1, GR_SEGME
 
 struct gr_transcript {
     int32_t *token; /* owned */
-    uint32_t len, cap;
+    uint32_t len;
     uint64_t hash;    /* of all tokens */
     int32_t *segment; /* owned: pairs (kind, tokens), as in OPEN */
-    uint32_t n_segment, cap_segment;
+    uint32_t n_segment;
+    size_t cap, cap_segment; /* numbers that there is memory for */
 };
 
 /* Adds tokens; neighbours of one kind are one segment. GR_ELIMIT (not logged): past one of the limits above;

@@ -12,7 +12,7 @@ enum gr_status gr_desk_create(struct gr_orch *orch, const struct gr_desk_clients
 {
     struct gr_desk *d = calloc(1, sizeof(*d));
     if (d == NULL) {
-        log_error("out of memory");
+        log_error("no memory for clients' sessions");
         return GR_ENOMEM;
     }
     *d = (struct gr_desk){.orch = orch,
@@ -22,7 +22,7 @@ enum gr_status gr_desk_create(struct gr_orch *orch, const struct gr_desk_clients
                           .generation = calloc(clients->n, sizeof(*d->generation))};
     if (d->generation == NULL || !gr_place_set_create(&d->vacant, GR_DESK_SESSION_MAX) ||
         !gr_session_index_create(&d->index, GR_DESK_SESSION_MAX)) {
-        log_error("out of memory");
+        log_error("no memory for clients' sessions");
         gr_desk_destroy(d);
         return GR_ENOMEM;
     }

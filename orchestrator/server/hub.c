@@ -56,9 +56,19 @@ static uint32_t client_number(uint32_t client)
     return GR_ORCH_WORKER_MAX + client;
 }
 
+static bool is_clients(uint32_t number)
+{
+    return number >= GR_ORCH_WORKER_MAX;
+}
+
+static uint32_t client_of(uint32_t number)
+{
+    return number - GR_ORCH_WORKER_MAX;
+}
+
 static struct link *link_at(struct gr_hub *h, uint32_t number)
 {
-    return number < GR_ORCH_WORKER_MAX ? &h->link[number] : &h->client[number - GR_ORCH_WORKER_MAX];
+    return is_clients(number) ? &h->client[client_of(number)] : &h->link[number];
 }
 
 static uint32_t number_of(const struct gr_hub *h, const struct link *l)
@@ -81,9 +91,8 @@ static void close_link(struct gr_hub *h, struct link *l)
 static void tell(const struct gr_hub *h, const struct link *l, const char *what)
 {
     char line[256];
-    snprintf(line, sizeof(line), "%s worker %u %s (host %s, address %s, pid %u)",
-             l->role == GR_WORKER_TARGET ? "target" : "draft", (unsigned)(l - h->link) + 1, what,
-             l->host[0] != '\0' ? l->host : "?", l->peer, l->pid);
+    snprintf(line, sizeof(line), "%s worker %u %s (host %s, address %s, pid %u)", gr_worker_role_name(l->role),
+             (unsigned)(l - h->link) + 1, what, l->host[0] != '\0' ? l->host : "?", l->peer, l->pid);
     if (h->config.tells) {
         gr_log_notice("%s", line);
     } else {
@@ -309,57 +318,49 @@ static enum gr_status on_worker_msg(struct gr_hub *h, uint32_t worker, const str
 /* Messages of one link that are handled before the others have their turn. */
 #define BATCH_MAX 64
 
-static bool receive_worker(struct gr_hub *h, uint32_t worker)
+static enum gr_status handle(struct gr_hub *h, uint32_t number, const struct gr_msg *m)
 {
-    struct link *l = &h->link[worker];
+    const uint64_t now_ns = gr_clock_ns();
+    return is_clients(number) ? h->config.on_client_msg(h->config.io.ctx, client_of(number), m, now_ns)
+                              : on_worker_msg(h, number, m, now_ns);
+}
+
+/* st: why it is lost. */
+static void lose(struct gr_hub *h, uint32_t number, enum gr_status st)
+{
+    if (!is_clients(number)) {
+        lose_worker(h, number);
+        return;
+    }
+    const bool broken = link_at(h, number)->broken;
+    if (st != GR_ECLOSED || broken) {
+        log_warn("client %u is cut off: %s", client_of(number),
+                 broken ? "it does not read what it asked for" : "it broke the protocol");
+    }
+    lose_client(h, client_of(number));
+}
+
+/* False: nothing had come. */
+static bool receive(struct gr_hub *h, uint32_t number)
+{
+    struct link *l = link_at(h, number);
     for (int i = 0; i < BATCH_MAX; i++) {
         struct gr_msg m;
-        const uint64_t now_ns = gr_clock_ns();
         enum gr_status st = l->broken ? GR_ECLOSED : gr_control_recv(l->control, &m);
         if (st == GR_AGAIN) {
-            gr_link_watch_read(&h->watch, worker, false);
+            gr_link_watch_read(&h->watch, number, false);
             return i > 0;
         }
         if (st == GR_OK) {
-            st = on_worker_msg(h, worker, &m, now_ns);
+            st = handle(h, number, &m);
             gr_msg_finish(&m);
         }
         if (st != GR_OK) {
-            lose_worker(h, worker);
+            lose(h, number, st);
             return true;
         }
         if (l->control != NULL && gr_control_has_nothing(l->control)) { /* epoll tells of more */
-            gr_link_watch_read(&h->watch, worker, l->broken);
-            return true;
-        }
-    }
-    return true;
-}
-
-static bool receive_client(struct gr_hub *h, uint32_t client)
-{
-    struct link *l = &h->client[client];
-    for (int i = 0; i < BATCH_MAX; i++) {
-        struct gr_msg m;
-        enum gr_status st = l->broken ? GR_ELIMIT : gr_control_recv(l->control, &m);
-        if (st == GR_AGAIN) {
-            gr_link_watch_read(&h->watch, client_number(client), false);
-            return i > 0;
-        }
-        if (st == GR_OK) {
-            st = h->config.on_client_msg(h->config.io.ctx, client, &m, gr_clock_ns());
-            gr_msg_finish(&m);
-        }
-        if (st != GR_OK) {
-            if (st != GR_ECLOSED) {
-                log_warn("client %u is cut off: %s", client,
-                         l->broken ? "it does not read what it asked for" : "it broke the protocol");
-            }
-            lose_client(h, client);
-            return true;
-        }
-        if (l->control != NULL && gr_control_has_nothing(l->control)) {
-            gr_link_watch_read(&h->watch, client_number(client), l->broken);
+            gr_link_watch_read(&h->watch, number, l->broken);
             return true;
         }
     }
@@ -471,18 +472,15 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
 {
     struct gr_hub *h = calloc(1, sizeof(*h));
     if (h == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the links of %d workers and %d clients (%zu bytes)", GR_ORCH_WORKER_MAX, GR_CLIENT_MAX,
+                  sizeof(*h));
         return GR_ENOMEM;
     }
     h->config = *config;
     h->config.hello_timeout_ms = config->hello_timeout_ms > 0 ? config->hello_timeout_ms : GR_ACCEPT_TIMEOUT_MS;
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    h->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
-                                 .role = GR_ROLE_ORCHESTRATOR,
-                                 .incarnation = gr_clock_ns(),
-                                 .secrecy = config->secrecy,
-                                 .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
-    gr_host_id(h->hello.host_id);
+    gr_hello_for_messages(GR_ROLE_ORCHESTRATOR, &h->hello);
+    h->hello.secrecy = config->secrecy;
     snprintf(h->hello.cluster, sizeof(h->hello.cluster), "%s", config->cluster != NULL ? config->cluster : "");
     const struct gr_orch_io io = {.ctx = h,
                                   .send = send_to,
@@ -542,11 +540,6 @@ const char *gr_hub_reach(const struct gr_hub *h)
 struct gr_orch *gr_hub_orch(struct gr_hub *h)
 {
     return h->orch;
-}
-
-static bool receive(struct gr_hub *h, uint32_t number)
-{
-    return number < GR_ORCH_WORKER_MAX ? receive_worker(h, number) : receive_client(h, number - GR_ORCH_WORKER_MAX);
 }
 
 static bool receive_all(struct gr_hub *h)
@@ -609,25 +602,15 @@ static void wait_for_more(struct gr_hub *h, int wait_ms, int extra_fd, uint64_t 
     }
 }
 
-/* ms until at_ns, rounded up; -1: never. */
-static int ms_until(uint64_t at_ns, uint64_t now_ns)
-{
-    if (at_ns == UINT64_MAX) {
-        return -1;
-    }
-    return at_ns <= now_ns ? 0 : (int)GR_MIN((at_ns - now_ns) / GR_MS + 1, (uint64_t)3600000);
-}
-
 void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
 {
     bool progress = receive_all(h);
     const uint64_t now_ns = gr_clock_ns();
     progress |= h->step_ns <= now_ns;
     h->step_ns = gr_orch_step(h->orch, now_ns);
-    const int step_ms = ms_until(GR_MIN(h->step_ns, gr_gate_wake_ns(h->gate, now_ns)), now_ns);
+    const int step_ms = gr_clock_ms_until(GR_MIN(h->step_ns, gr_gate_wake_ns(h->gate, now_ns)), now_ns);
     progress |= flush_all(h);
-    const int wait_ms = step_ms < 0 ? timeout_ms : timeout_ms < 0 ? step_ms : GR_MIN(step_ms, timeout_ms);
-    wait_for_more(h, progress ? 0 : wait_ms, extra_fd, now_ns);
+    wait_for_more(h, progress ? 0 : gr_clock_sooner_ms(step_ms, timeout_ms), extra_fd, now_ns);
 }
 
 int gr_hub_n_client(const struct gr_hub *h)

@@ -126,7 +126,7 @@ static bool is_damaged(const struct reading *x, uint64_t session)
 static size_t n_damaged(const struct reading *x)
 {
     size_t n = 0;
-    while (gr_replay_damaged(x->r, n) != 0) {
+    for (size_t at = 0; gr_replay_damaged(x->r, &at) != 0;) {
         n++;
     }
     return n;

@@ -498,8 +498,9 @@ static void test_nobody_else_is_there(void **state)
     (void)gr_orch_step(f->orch, f->now_ns);
     settle(f);
     assert_int_equal(f->n_failed, 1);
-    assert_non_null(strstr(f->text, "no target: none was there for 5 s (--queue-timeout); the one that was here is "
-                                    "to end"));
+    assert_non_null(strstr(f->text,
+                           "no target takes turns: the one that was here is to end; the turn has waited for 5 s "
+                           "(--queue-timeout)"));
     (void)second;
     (void)third;
     destroy_fleet(f);
