@@ -1,6 +1,7 @@
 #include "orchestrator/http/api_error.h"
 
 #include "common/base/utf8.h"
+#include "orchestrator/http/json_text.h"
 
 #include <jansson.h>
 #include <stdarg.h>
@@ -50,10 +51,7 @@ static json_t *text_or_null(const char *text)
 
 char *gr_api_error_json(const struct gr_api_error *e)
 {
-    json_t *root =
-        json_pack("{s:{s:o, s:s, s:o, s:o}}", "error", "message", text_or_null(e->message), "type",
-                  gr_api_error_type(e->http_status), "param", text_or_null(e->param), "code", text_or_null(e->code));
-    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    return text;
+    return gr_json_text(json_pack("{s:{s:o, s:s, s:o, s:o}}", "error", "message", text_or_null(e->message), "type",
+                                  gr_api_error_type(e->http_status), "param", text_or_null(e->param), "code",
+                                  text_or_null(e->code)));
 }

@@ -1,14 +1,13 @@
 #include "orchestrator/http/api_request.h"
 
 #include "common/base/utf8.h"
+#include "orchestrator/http/api_body.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define DEPTH_MAX 32 /* of a body's arrays and objects in each other */
 
 /* ---- plain values ---- */
 
@@ -22,31 +21,9 @@ struct reading {
 
 #define BAD(reading, ...) gr_api_refuse((reading)->e, 400, (reading)->name, __VA_ARGS__)
 
-static const char *kind_of(const json_t *v)
-{
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "an integer";
-    case JSON_REAL:
-        return "a number";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "a boolean";
-    case JSON_NULL:
-        break;
-    }
-    return "null";
-}
-
 static enum gr_status wrong_kind(const struct reading *d, const json_t *v, const char *want)
 {
-    return BAD(d, "%s is %s; it must be %s", d->name, kind_of(v), want);
+    return BAD(d, "%s is %s; it must be %s", d->name, gr_api_kind_of(v), want);
 }
 
 static enum gr_status read_int(const struct reading *d, const json_t *v, double least, double most, int64_t *out)
@@ -55,6 +32,9 @@ static enum gr_status read_int(const struct reading *d, const json_t *v, double 
         return wrong_kind(d, v, "an integer");
     }
     const int64_t x = json_integer_value(v);
+    if (x == GR_API_NOT_GIVEN) { /* least and most, being doubles, cannot tell it from the next one */
+        return BAD(d, "%s is %lld; it must be above that", d->name, (long long)x);
+    }
     if ((double)x < least || (double)x > most) {
         return BAD(d, "%s is %lld; it must be %.0f to %.0f", d->name, (long long)x, least, most);
     }
@@ -125,7 +105,7 @@ static enum gr_status read_specpv(struct reading *d, const json_t *v)
 static enum gr_status read_top_p(struct reading *d, const json_t *v)
 {
     GR_TRY(read_number(d, v, 0.0, 1.0, &d->r->top_p));
-    return d->r->top_p > 0.0 ? GR_OK : BAD(d, "top_p is 0; it must be above 0, and at most 1");
+    return (float)d->r->top_p > 0.0f ? GR_OK : BAD(d, "top_p is %g; it must be above 0, and at most 1", d->r->top_p);
 }
 
 /* vLLM writes -1 for all ids, others write 0. */
@@ -155,9 +135,7 @@ static enum gr_status read_top_logprobs(struct reading *d, const json_t *v)
 static enum gr_status read_add_generation_prompt(struct reading *d, const json_t *v)
 {
     bool adds = true;
-    GR_TRY(read_bool(d, v, &adds));
-    return adds || d->r->go_on ? GR_OK
-                               : BAD(d, "add_generation_prompt must be true: the answer is a turn of the assistant");
+    return read_bool(d, v, &adds); /* settle_prompt_end() looks at it: what it may be depends on another field */
 }
 
 static enum gr_status read_template_kwargs(struct reading *d, const json_t *v)
@@ -204,7 +182,7 @@ static enum gr_status read_stream_options(struct reading *d, const json_t *v)
     return GR_OK;
 }
 
-/* More texts than are sent are not made. */
+/* best_of above n would generate texts that nobody gets. */
 static enum gr_status read_best_of(struct reading *d, const json_t *v)
 {
     const json_t *n = json_object_get(d->r->body, "n");
@@ -336,7 +314,7 @@ static enum gr_status read_ids(struct reading *d, const json_t *v, struct gr_api
     {
         int64_t id = 0;
         if (!json_is_integer(one)) {
-            return BAD(d, "prompt: element %zu of a list of token ids is %s", i, kind_of(one));
+            return BAD(d, "prompt: element %zu of a list of token ids is %s", i, gr_api_kind_of(one));
         }
         GR_TRY(read_int(d, one, 0, INT32_MAX, &id));
         p->ids[p->n_ids++] = (int32_t)id;
@@ -452,7 +430,7 @@ static enum gr_status read_message(struct reading *d, size_t i, const json_t *v)
     struct gr_api_message *m = &d->r->message[d->r->n_message++];
     const json_t *content = json_object_get(v, "content");
     if (!json_is_object(v)) {
-        return BAD(d, "messages[%zu] is %s; it must be an object with role and content", i, kind_of(v));
+        return BAD(d, "messages[%zu] is %s; it must be an object with role and content", i, gr_api_kind_of(v));
     }
     GR_TRY(read_role(d, i, json_object_get(v, "role"), &m->role));
     if (is_given(json_object_get(v, "tool_calls")) || is_given(json_object_get(v, "function_call"))) {
@@ -624,6 +602,21 @@ static enum gr_status settle_logprobs(struct reading *d)
     return GR_OK;
 }
 
+/* Either a turn of the assistant is begun, or the last one goes on. */
+static enum gr_status settle_prompt_end(struct reading *d)
+{
+    const json_t *adds = json_object_get(d->r->body, "add_generation_prompt");
+    if (d->r->go_on && json_is_true(adds)) {
+        return gr_api_refuse(d->e, 400, "add_generation_prompt",
+                             "add_generation_prompt and continue_final_message exclude each other");
+    }
+    if (!d->r->go_on && json_is_false(adds)) {
+        return gr_api_refuse(d->e, 400, "add_generation_prompt",
+                             "add_generation_prompt must be true: the answer is a turn of the assistant");
+    }
+    return GR_OK;
+}
+
 static enum gr_status settle_prompts(struct reading *d)
 {
     struct gr_api_request *r = d->r;
@@ -637,10 +630,7 @@ static enum gr_status settle_prompts(struct reading *d)
         return gr_api_refuse(d->e, 400, "continue_final_message",
                              "continue_final_message: the last message is not the assistant's");
     }
-    if (r->go_on && json_is_true(json_object_get(r->body, "add_generation_prompt"))) {
-        return gr_api_refuse(d->e, 400, "add_generation_prompt",
-                             "add_generation_prompt and continue_final_message exclude each other");
-    }
+    GR_TRY(settle_prompt_end(d));
     if (r->n * GR_MAX(r->n_prompt, 1) > GR_API_CHOICE_MAX) {
         return gr_api_refuse(d->e, 400, "n", "n times the number of prompts is %lld; at most %d answers are given",
                              (long long)r->n * r->n_prompt, GR_API_CHOICE_MAX);
@@ -668,44 +658,6 @@ static enum gr_status settle(struct reading *d)
 
 /* ---- the body ---- */
 
-/* Deeper ones than any that could be read further are not, so that no library's recursion is asked for it. */
-/* Brackets in strings do not count. What a backslash is before is no end of a string. */
-static bool is_too_deep(const char *text, size_t len)
-{
-    int depth = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < len; i++) {
-        if (in_string && text[i] == '\\') {
-            i++;
-        } else if (in_string) {
-            in_string = text[i] != '"';
-        } else {
-            in_string = text[i] == '"';
-            depth += (text[i] == '[' || text[i] == '{') - (text[i] == ']' || text[i] == '}');
-            if (depth > DEPTH_MAX) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-static enum gr_status load(struct gr_api_request *r, const char *text, size_t len, struct gr_api_error *e)
-{
-    json_error_t error;
-    if (is_too_deep(text, len)) {
-        return gr_api_refuse(e, 400, NULL, "the body is nested deeper than %d", DEPTH_MAX);
-    }
-    r->body = json_loadb(text, len, 0, &error);
-    if (r->body == NULL) { /* its text may quote bytes that are no text: only where it is */
-        return gr_api_refuse(e, 400, NULL, "the body is not JSON in UTF-8: line %d, column %d", error.line,
-                             error.column);
-    }
-    return json_is_object(r->body)
-               ? GR_OK
-               : gr_api_refuse(e, 400, NULL, "the body is %s; it must be an object", kind_of(r->body));
-}
-
 static void set_defaults(struct gr_api_request *r)
 {
     r->n = 1;
@@ -723,7 +675,7 @@ enum gr_status gr_api_request_parse(enum gr_api_endpoint endpoint, const char *t
     if (unknown != NULL) {
         unknown[0] = '\0';
     }
-    GR_TRY(load(out, text, len, e));
+    GR_TRY(gr_api_body_load(text, len, &out->body, e));
     if (endpoint == GR_API_EITHER) {
         out->endpoint = json_object_get(out->body, "messages") != NULL ? GR_API_CHAT : GR_API_COMPLETIONS;
     }

@@ -268,7 +268,7 @@ static enum gr_status take_wishes(const struct gr_api_request *r, const struct g
     GR_TRY(take_ends(r, model, &w->turn.stop_ids, e));
     w->turn.want_trace = r->rounds;
     w->turn.min_tokens = (uint32_t)r->min_tokens;
-    w->turn.timeout_ns = (uint64_t)(r->timeout_s * 1e9);
+    w->turn.timeout_ns = GR_MAX((uint64_t)(r->timeout_s * 1e9), r->timeout_s > 0.0 ? (uint64_t)1 : 0);
     w->turn.n_logprob = (uint32_t)GR_MIN(r->n_logprob + 1, (int64_t)model->n_vocab + 1);
     const char *wrong = gr_wishes_wrong(w, model->n_vocab);
     return wrong == NULL ? GR_OK : gr_api_refuse(e, 400, NULL, "%s", wrong);

@@ -24,8 +24,15 @@ struct gr_door {
 
 /* What is looked at. Texts are borrowed; NULL: there is no such header. */
 struct gr_visit {
-    const char *path, *method, *host, *type, *length, *authorization;
+    const struct gr_page *page; /* at its path; NULL: none is */
+    const char *path, *method, *host, *type, *coding, *length, *authorization;
     int n_authorization; /* headers of that name */
+    int n_host;
+    bool needs_host;  /* its version is 1.1 or later */
+    bool nul_in_path; /* path ends before it */
+    bool is_chunked, lengths_differ;
+    bool odd_name;        /* one of its headers is gr_header_is_odd() */
+    const char *transfer; /* a Transfer-Encoding that is not chunked */
     const char *request_id, *trace_parent;
     int n_request_id, n_trace_parent;
     size_t head_bytes; /* of all headers */
@@ -33,14 +40,18 @@ struct gr_visit {
 };
 
 struct gr_admission {
-    const struct gr_page *page; /* where error.http_status is 0, or 405 */
     struct gr_api_owner owner;
     struct gr_api_error error; /* http_status 0: it is let in */
+    bool ends;                 /* what follows on the connection is no request */
 };
 
 void gr_door_ask(const struct gr_door *d, const struct gr_visit *v, struct gr_admission *out);
 /* localhost, 127.0.0.1 or [::1], or one of the names, each alone or with a port. */
 bool gr_door_knows_host(const struct gr_door *d, const char *host);
+/* A name that others may read as another one: it has a blank, or begins with the name of a header that says where the
+ * body ends. (The library makes one name of such a header, if it has no value, and of a line after it that begins with
+ * a blank.) */
+bool gr_header_is_odd(const char *name);
 /* application/json, with parameters or without. */
 bool gr_type_is_json(const char *type);
 

@@ -1,5 +1,6 @@
 /* A request and its response. */
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/http/event_id.h"
 #include "orchestrator/http/pages.h"
@@ -14,6 +15,7 @@
 #include <sys/socket.h>
 
 #define BLOCK_BYTES (32u << 10) /* of a response that are copied at once */
+#define READER_S 150            /* so long who is answered may take nothing, however soon idle connections are closed */
 
 /* A request, from its first header to its response's last byte. The library's thread alone touches it, but for what the
  * watch calls. */
@@ -30,7 +32,7 @@ struct exchange {
     const char *path;           /* borrowed for the call */
     const struct gr_page *page; /* at its path; NULL: none is */
     int http_status;            /* that was sent; 0: none yet */
-    bool answered, is_http_10, is_last;
+    bool answered, is_whole, is_http_10, is_last;
 };
 
 /* ---- responses ---- */
@@ -64,7 +66,7 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r, int ht
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     }
     if (http_status == 405) {
-        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, x->admission.page->post ? "POST" : "GET");
+        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, x->page->post ? "POST" : "GET");
     }
     if (http_status == 401) {
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
@@ -147,6 +149,23 @@ static enum MHD_Result refuse(struct exchange *x, int http_status, const char *t
     return MHD_YES;
 }
 
+/* Stands for a request whose path has a NUL, until its headers are there: the library hands on the path up to it. */
+static struct exchange nul_in_path;
+
+static void take_length(struct gr_visit *v, const char *value)
+{
+    v->lengths_differ = v->lengths_differ || (v->length != NULL && strcmp(v->length, value) != 0);
+    v->length = value;
+}
+
+static void take_transfer(struct gr_visit *v, const char *value)
+{
+    v->is_chunked = true;
+    if (strcasecmp(value, "chunked") != 0) {
+        v->transfer = value;
+    }
+}
+
 /* What its headers say, counted and kept as they come by. */
 static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len,
                                    const char *value, size_t value_len)
@@ -154,12 +173,18 @@ static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const cha
     struct gr_visit *v = cls;
     (void)kind;
     v->head_bytes += name_len + value_len;
+    v->odd_name = v->odd_name || gr_header_is_odd(name);
     if (strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0) {
-        v->host = value != NULL ? value : "";
+        v->host = value == NULL ? "" : strlen(value) == value_len ? value : "?"; /* it has a NUL */
+        v->n_host++;
     } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_TYPE) == 0) {
         v->type = value;
+    } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_ENCODING) == 0) {
+        v->coding = value;
     } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
-        v->length = value;
+        take_length(v, value != NULL ? value : "");
+    } else if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+        take_transfer(v, value != NULL ? value : "");
     } else if (strcasecmp(name, MHD_HTTP_HEADER_AUTHORIZATION) == 0) {
         v->authorization = value;
         v->n_authorization++;
@@ -189,17 +214,22 @@ static void name_request(struct exchange *x, const struct gr_visit *v)
     }
 }
 
-static void check(struct exchange *x, const char *path, const char *method)
+static void check(struct exchange *x, const char *path, const char *method, bool nul)
 {
     struct gr_http *h = x->h;
-    struct gr_visit v = {.path = path, .method = method, .excess = gr_guests_excess(h->guests, x->guest)};
+    struct gr_visit v = {.page = gr_page_find(path),
+                         .path = path,
+                         .method = method,
+                         .needs_host = !x->is_http_10,
+                         .nul_in_path = nul,
+                         .excess = gr_guests_excess(h->guests, x->guest)};
     (void)MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, take_header, &v);
     name_request(x, &v);
     pthread_mutex_lock(&h->lock);
     gr_door_ask(&h->door, &v, &x->admission);
     pthread_mutex_unlock(&h->lock);
-    x->page = gr_page_find(path);
-    x->is_last = v.excess != GR_GUEST_FITS;
+    x->page = v.page;
+    x->is_last = v.excess != GR_GUEST_FITS || x->admission.ends;
 }
 
 static bool enter(struct exchange *x, enum gr_guest_phase phase)
@@ -214,7 +244,7 @@ static struct gr_guest *guest_of(struct MHD_Connection *c)
 }
 
 static struct exchange *begin(struct gr_http *h, struct MHD_Connection *c, const char *path, const char *method,
-                              const char *version)
+                              const char *version, bool nul)
 {
     struct gr_guest *guest = guest_of(c);
     struct exchange *x = guest != NULL ? calloc(1, sizeof(*x)) : NULL;
@@ -227,7 +257,7 @@ static struct exchange *begin(struct gr_http *h, struct MHD_Connection *c, const
     x->guest = guest;
     x->fd = info != NULL ? info->connect_fd : -1;
     x->is_http_10 = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
-    check(x, path, method);
+    check(x, path, method, nul);
     return x;
 }
 
@@ -236,7 +266,9 @@ static struct exchange *begin(struct gr_http *h, struct MHD_Connection *c, const
 static enum MHD_Result refuse_long_body(struct exchange *x)
 {
     gr_body_drop(&x->h->bodies, &x->body);
-    return refuse(x, 413, "the body is larger than the limit of 32 MiB");
+    char text[96];
+    snprintf(text, sizeof(text), "the body is larger than the limit of %u MiB", (unsigned)(GR_HTTP_BODY_MAX >> 20));
+    return refuse(x, 413, text);
 }
 
 static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
@@ -289,6 +321,9 @@ static enum gr_status begin_stream(struct exchange *x)
     GR_TRY(gr_stream_create(wake_connection, x, &x->stream));
     gr_answering_begin(&x->h->answering);
     if (gr_watch_add(x->h->watch, x->fd, x) != GR_OK) {
+        log_warn("connection %d of the endpoint cannot be watched: if its client goes away in mid-answer, that is "
+                 "noticed when something is sent, and not before",
+                 x->fd);
         x->fd = -1;
     }
     return GR_OK;
@@ -324,7 +359,7 @@ static enum MHD_Result hand_on(struct exchange *x)
     if (begin_stream(x) != GR_OK) {
         return MHD_NO;
     }
-    const struct gr_asked asked = {.what = x->admission.page->read,
+    const struct gr_asked asked = {.what = x->page->read,
                                    .body = x->body,
                                    .owner = x->admission.owner,
                                    .names = x->names,
@@ -401,8 +436,18 @@ static enum MHD_Result answer_at_once(struct exchange *x)
                                         .tls_end_s = x->h->c.tls ? gr_tls_end_s() : 0};
     const char *type = "application/json";
     int http_status = 200;
-    char *text = x->admission.page->make(&fleet, &http_status, &type);
+    char *text = x->page->make(&fleet, &http_status, &type);
     return queue_text(x, http_status, type, text);
+}
+
+/* How long nothing may pass on the connection, for the library. Idle ones have what --http-idle-timeout says. */
+static void let_rest(const struct exchange *x, bool answered)
+{
+    const unsigned idle_s = (unsigned)(x->h->c.idle_ns / GR_S);
+    if (idle_s < READER_S) {
+        (void)MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT,
+                                        answered ? (unsigned)READER_S : idle_s);
+    }
 }
 
 /* Its line and headers are there. Who waits for word before he sends a body is told at once; what others send is read
@@ -414,29 +459,47 @@ static enum MHD_Result on_head(struct exchange *x)
     }
     const int refused = x->admission.error.http_status;
     const bool waits = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT) != NULL;
-    return refused == 413 || (refused != 0 && waits) ? queue_error(x) : MHD_YES;
+    return refused == 413 || x->admission.ends || (refused != 0 && waits) ? queue_error(x) : MHD_YES;
 }
 
+/* A connection must not be suspended while the library waits for bytes to read: it reads when the connection is
+ * resumed, finds that who has shut down his side for writing has nothing to say, and cuts him off. Once it has been
+ * told that the request is whole, it waits for nothing. */
 static enum MHD_Result on_whole(struct exchange *x)
 {
     if (!enter(x, GR_GUEST_ANSWERED)) {
         return MHD_NO;
     }
+    let_rest(x, true);
     if (x->admission.error.http_status != 0) {
         return queue_error(x);
     }
-    if (x->admission.page->back != GR_RETURN_NONE) {
-        return come_back(x);
+    const bool back = x->page->back != GR_RETURN_NONE;
+    if (!back && !x->page->post) {
+        return answer_at_once(x);
     }
-    return x->admission.page->post ? hand_on(x) : answer_at_once(x);
+    if (!x->is_whole) { /* it calls again at once */
+        x->is_whole = true;
+        return MHD_YES;
+    }
+    return back ? come_back(x) : hand_on(x);
 }
 
-enum MHD_Result gr_exchange_on_request(void *cls, struct MHD_Connection *c, const char *path, const char *method,
+/* A proxy's form of a target names the origin, too (RFC 9112, 3.2.2). */
+static const char *path_of(const char *target)
+{
+    const bool is_absolute = strncasecmp(target, "http://", 7) == 0 || strncasecmp(target, "https://", 8) == 0;
+    const char *path = is_absolute ? strchr(strstr(target, "://") + 3, '/') : target;
+    return path != NULL ? path : "/";
+}
+
+enum MHD_Result gr_exchange_on_request(void *cls, struct MHD_Connection *c, const char *target, const char *method,
                                        const char *version, const char *data, size_t *n_data, void **kept)
 {
+    const char *path = path_of(target);
     struct exchange *x = *kept;
-    if (x == NULL) {
-        x = begin(cls, c, path, method, version);
+    if (x == NULL || x == &nul_in_path) {
+        x = begin(cls, c, path, method, version, x != NULL);
         *kept = x;
         return x != NULL ? on_head(x) : MHD_NO;
     }
@@ -452,11 +515,21 @@ enum MHD_Result gr_exchange_on_request(void *cls, struct MHD_Connection *c, cons
     return x->stream != NULL ? answer_from_stream(x) : on_whole(x);
 }
 
+/* Its client has shut down his side for writing. Where that came together with the request, the library has not been
+ * told of it, and would keep the connection until it has been idle for too long. Another event wakes it. */
+static void tell_of_end(const struct exchange *x)
+{
+    char byte;
+    if (!x->h->c.tls && recv(x->fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) == 0) {
+        (void)shutdown(x->fd, SHUT_RD);
+    }
+}
+
 void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, enum MHD_RequestTerminationCode code)
 {
     struct exchange *x = *kept;
-    (void)code;
-    if (x == NULL) { /* it has left, or was cut off, before its headers were whole; or there was no memory for it */
+    if (x == NULL || x == &nul_in_path) { /* it has left, or was cut off, before its headers were whole; or there was no
+                                             memory for it */
         struct gr_http *h = cls;
         struct gr_guest *guest = guest_of(c);
         const bool told = guest != NULL && gr_guests_take_told(h->guests, guest);
@@ -469,6 +542,10 @@ void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, 
         gr_front_post_gone(x->h->c.front);
         gr_stream_drop(x->stream);
         gr_answering_end(&x->h->answering);
+    }
+    if (code == MHD_REQUEST_TERMINATED_COMPLETED_OK) {
+        let_rest(x, false);
+        tell_of_end(x);
     }
     const bool too_late = gr_guests_take_told(x->h->guests, x->guest); /* which the library knows nothing of */
     const int http_status = x->http_status == 0 && too_late ? 408 : x->http_status;
@@ -489,17 +566,19 @@ void gr_exchange_gone(void *who)
 }
 
 /* Something that no client minds: a comment of a stream, or the word to go on sending, which says nothing else. Under
- * TLS nothing can be sent beside the library, and who has ended it there will not read. */
+ * TLS nothing can be sent beside the library, and HTTP/1.0 has no such word: who shuts down his side there is gone, as
+ * a proxy is whose own client has left. */
 void gr_exchange_probe(void *who)
 {
     static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
     struct exchange *x = who;
-    if (x->h->c.tls) {
+    const bool has_begun = gr_stream_has_begun(x->stream);
+    if (x->h->c.tls || (x->is_http_10 && !has_begun)) {
         gr_exchange_gone(x);
-    } else if (gr_stream_has_begun(x->stream)) {
+    } else if (has_begun) {
         const enum gr_status st = gr_stream_ping(x->stream);
         (void)st; /* who is gone need not know */
-    } else if (!x->is_http_10) {
+    } else {
         const ssize_t n = send(x->fd, go_on, sizeof(go_on) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         (void)n;
     }
@@ -529,9 +608,9 @@ void *gr_exchange_on_line(void *cls, const char *uri, struct MHD_Connection *c)
 {
     struct gr_http *h = cls;
     struct gr_guest *guest = guest_of(c);
-    (void)uri;
+    const char *nul = strstr(uri, "%00");
     if (guest != NULL) {
         (void)!gr_guests_enter(h->guests, guest, GR_GUEST_HEAD, gr_clock_ns());
     }
-    return NULL;
+    return nul != NULL && nul < uri + strcspn(uri, "?") ? &nul_in_path : NULL;
 }

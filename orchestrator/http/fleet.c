@@ -1,5 +1,6 @@
 #include "orchestrator/http/fleet.h"
 
+#include "orchestrator/http/json_text.h"
 #include "orchestrator/http/worker_state.h"
 
 #include <jansson.h>
@@ -24,7 +25,7 @@ static json_t *worker_json(const struct gr_http_worker *w)
 {
     const struct gr_worker_status *s = &w->status;
     return json_pack("{s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "worker", (int)w->number,
-                     "role", w->role == GR_WORKER_TARGET ? "target" : "draft", "state",
+                     "role", gr_worker_role_name(w->role), "state",
                      gr_http_worker_state_name(gr_http_worker_state_of(s)), "sessions", (int)s->n_session, "active",
                      (int)s->n_active, "slots", (int)w->n_slot, "kv_blocks", (int)s->n_block, "kv_free_blocks",
                      (int)s->n_free_block, "ping_ns", number(s->rtt_ns), "round_ns", number(s->round_ns), "rounds",
@@ -79,10 +80,7 @@ static json_t *totals_json(const struct gr_totals *t)
 
 char *gr_fleet_json(const struct gr_http_state *s, const struct gr_served *served, int n_served)
 {
-    json_t *root = json_pack("{s:s, s:b, s:i, s:o, s:o, s:o, s:o}", "version", GR_VERSION, "draining", s->draining,
-                             "max_model_len", (int)s->n_ctx, "models", models_json(s, served, n_served), "workers",
-                             workers_json(s), "sessions", sessions_json(s), "totals", totals_json(&s->totals));
-    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    return text;
+    return gr_json_text(json_pack("{s:s, s:b, s:i, s:o, s:o, s:o, s:o}", "version", GR_VERSION, "draining", s->draining,
+                                  "max_model_len", (int)s->n_ctx, "models", models_json(s, served, n_served), "workers",
+                                  workers_json(s), "sessions", sessions_json(s), "totals", totals_json(&s->totals)));
 }

@@ -302,6 +302,14 @@ static int refusal_status(uint32_t code)
     return code == (uint32_t)-GR_AGAIN ? 429 : is_ours ? 503 : 400;
 }
 
+static void refuse_answer(const struct gr_job_answer *a, const struct gr_msg *m)
+{
+    char absent[GR_MSG_TEXT_MAX];
+    const bool is_absent = m->error.code == (uint32_t)-GR_ENOTFOUND; /* the desk knows names of targets alone */
+    snprintf(absent, sizeof(absent), "no target of model `%s' has joined yet: try again later", a->job->model->name);
+    gr_tell_failed(a->job, refusal_status(m->error.code), is_absent ? absent : m->error.text);
+}
+
 void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
     struct gr_job_answer *a = f->at[client - f->c.first_client];
@@ -324,7 +332,7 @@ void gr_front_on_msg(struct gr_front *f, uint32_t client, const struct gr_msg *m
         on_finished(f, a, m, now_ns);
         break;
     case GR_MSG_ERROR:
-        gr_tell_failed(a->job, refusal_status(m->error.code), m->error.text);
+        refuse_answer(a, m);
         let_go(f, a);
         break;
     default:
@@ -359,6 +367,23 @@ static void open_all(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
     }
 }
 
+/* A request for more answers than can run and wait at a time would be refused whenever it came, so it is not told to
+ * try again. False: it was refused. */
+static bool may_ever_fit(const struct gr_front *f, struct gr_job *j)
+{
+    const uint32_t room = f->c.room != NULL ? f->c.room(f->c.ctx, j->model) : 0;
+    struct gr_api_error e;
+    if (room == 0 || (uint32_t)j->n_answer <= room) {
+        return true;
+    }
+    (void)gr_api_refuse(&e, 400, j->ask.n_each > 1 ? "n" : "prompt",
+                        "%d answers are asked for (prompts times n), and at most %u run (slots of the model's targets) "
+                        "and wait (--queue-max) at a time",
+                        j->n_answer, room);
+    gr_tell_failure(j, &e);
+    return false;
+}
+
 static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
 {
     if (gr_front_came_before(f, j, now_ns)) {
@@ -369,6 +394,9 @@ static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
     j->resumes = j->event_ids || j->once.asked;
     if (gr_job_prepare(j) != GR_OK) {
         gr_tell_failed(j, 500, "out of memory");
+        return;
+    }
+    if (!may_ever_fit(f, j)) {
         return;
     }
     j->place = gr_recall_add(f->recall, &j->owner, &j->once, j);
@@ -382,7 +410,7 @@ static void begin_job(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
     if (follows) {
         open_all(f, j, now_ns);
     } else {
-        j->failed = j->left = true;
+        gr_job_abandon(j);
     }
 }
 
@@ -471,7 +499,7 @@ static uint64_t look_for_left(const struct gr_front *f, struct gr_job *j, uint64
     j->left_ns = j->left_ns == 0 ? GR_MAX(now_ns, 1u) : j->left_ns;
     const uint64_t end_ns = j->left_ns + (j->resumes ? f->c.grace_ns : 0);
     if (now_ns >= end_ns) {
-        j->failed = j->left = true;
+        gr_job_abandon(j);
         return UINT64_MAX;
     }
     return end_ns;

@@ -38,6 +38,8 @@ struct gr_front_config {
     /* What targets call it; "": not known yet, and the only one of its tokenizer is meant. NULL: of the targets that
      * would take its sessions none has its tokenizer. */
     const char *(*fleet_name)(void *ctx, const struct gr_served *m);
+    /* The most answers of this model that can run and wait together; 0, or no function: it is not known. */
+    uint32_t (*room)(void *ctx, const struct gr_served *m);
     /* A journal's. NULL: there is none. False: it has no such answer; or the turn is not there to be taken over. */
     bool (*find_past)(void *ctx, uint64_t session, struct gr_kept_answer *out);
     bool (*adopt)(void *ctx, uint32_t client, uint64_t session);

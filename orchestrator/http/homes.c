@@ -2,12 +2,6 @@
 
 #include <stdio.h>
 
-/* 0 is one that is not known, which may be any. */
-static bool may_be(uint64_t a, uint64_t b)
-{
-    return a == 0 || b == 0 || a == b;
-}
-
 void gr_homes_begin(struct gr_homes *h, const struct gr_served *served, int n)
 {
     *h = (struct gr_homes){.served = served, .n = n};
@@ -25,7 +19,7 @@ static const struct gr_worker_info *first_of(const struct gr_orch *orch, uint64_
         struct gr_worker_status status;
         const struct gr_worker_info *w = gr_orch_worker(orch, i, &status);
         if (w != NULL && w->role == GR_WORKER_TARGET && !status.leaving &&
-            may_be(w->tokenizer_fingerprint, tokenizer) && status.number < number) {
+            !gr_orch_differ(w->tokenizer_fingerprint, tokenizer) && status.number < number) {
             first = w;
             number = status.number;
         }
@@ -37,7 +31,7 @@ static const struct gr_worker_info *first_of(const struct gr_orch *orch, uint64_
 static bool is_taken_for(const struct gr_homes *h, int i, const struct gr_worker_info *target)
 {
     const struct gr_home *home = &h->home[i];
-    return home->known ? may_be(target->model_fingerprint, home->fingerprint) : !h->served[i].named;
+    return home->known ? !gr_orch_differ(target->model_fingerprint, home->fingerprint) : !h->served[i].named;
 }
 
 static bool has_foreign_alone(const struct gr_homes *h, int i, const struct gr_orch *orch)
@@ -77,6 +71,6 @@ void gr_homes_look(struct gr_homes *h, const struct gr_orch *orch)
 bool gr_homes_fit(const struct gr_homes *h, int i, const struct gr_worker_info *target)
 {
     const struct gr_home *home = &h->home[i];
-    return home->known && may_be(target->tokenizer_fingerprint, h->served[i].fingerprint) &&
-           may_be(target->model_fingerprint, home->fingerprint);
+    return home->known && !gr_orch_differ(target->tokenizer_fingerprint, h->served[i].fingerprint) &&
+           !gr_orch_differ(target->model_fingerprint, home->fingerprint);
 }

@@ -58,9 +58,9 @@ struct gr_job {
     int place;                 /* at which it is found (recall.h); -1: at none */
     bool resumes;              /* it goes on for a while without a follower */
     bool restored;             /* it began in an earlier process */
-    bool untended;             /* ... and goes on without a follower to its end */
+    bool untended;             /* it began in an earlier process, and goes on to its end without a follower */
     bool failed;               /* its response has ended; answers that still run are given up */
-    bool left;                 /* the same, since nobody follows it */
+    bool left;                 /* it has failed since nobody follows it */
     struct gr_api_error error; /* how it has failed; http_status 0: nobody is told */
     uint64_t left_ns;          /* since when nobody follows it; 0: somebody does */
     uint64_t over_ns;          /* when it was over */
@@ -71,6 +71,17 @@ struct gr_job {
 /* NULL (logged): there is no memory. */
 struct gr_job *gr_job_create(struct gr_stream *stream);
 void gr_job_destroy(struct gr_job *j); /* its followers' streams end; NULL is legal */
+/* Nobody follows it, and nobody will: its answers are given up. */
+static inline void gr_job_abandon(struct gr_job *j)
+{
+    j->failed = j->left = true;
+}
+/* Somebody has come back to it, and may do so again. */
+static inline void gr_job_follow_again(struct gr_job *j)
+{
+    j->resumes = true;
+    j->untended = false;
+}
 /* For each prompt its answers. GR_ENOMEM: logged. */
 GR_NODISCARD enum gr_status gr_job_prepare(struct gr_job *j);
 /* Somebody more follows; NULL (logged): there is no memory. Takes a reference to the stream. */

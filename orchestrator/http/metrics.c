@@ -2,7 +2,7 @@
 
 #include "orchestrator/http/worker_state.h"
 
-static const char *const roles[] = {[GR_WORKER_TARGET] = "target", [GR_WORKER_DRAFT] = "draft"};
+#define N_ROLE (GR_WORKER_DRAFT + 1)
 
 /* ---- samples of families with labels ---- */
 
@@ -22,11 +22,9 @@ static void count(const struct source *from, const char *a, const char *b, uint6
 
 static void write_ends(const struct source *from)
 {
-    static const char *const reason[] = {
-        [GR_FINISH_STOP] = "stop",    [GR_FINISH_LENGTH] = "length",   [GR_FINISH_ERROR] = "error",
-        [GR_FINISH_CLOSED] = "abort", [GR_FINISH_TIMEOUT] = "timeout", [GR_FINISH_UNSERVED] = "unserved"};
     for (int i = GR_FINISH_STOP; i <= GR_FINISH_UNSERVED; i++) {
-        count(from, reason[i], NULL, from->s->totals.turns_ended[i]);
+        const char *reason = i == GR_FINISH_CLOSED ? "abort" : gr_finish_name((enum gr_finish)i); /* vLLM's word */
+        count(from, reason, NULL, from->s->totals.turns_ended[i]);
     }
 }
 
@@ -65,13 +63,14 @@ static void write_sessions(const struct source *from)
 
 static void write_workers(const struct source *from)
 {
-    uint64_t n[GR_ARRAY_LEN(roles)][GR_HTTP_N_WORKER_STATE] = {{0}};
+    uint64_t n[N_ROLE][GR_HTTP_N_WORKER_STATE] = {{0}};
     for (uint32_t i = 0; i < from->s->n_worker; i++) {
         n[from->s->worker[i].role][gr_http_worker_state_of(&from->s->worker[i].status)]++;
     }
-    for (size_t r = 0; r < GR_ARRAY_LEN(roles); r++) {
+    for (int r = 0; r < N_ROLE; r++) {
         for (int k = 0; k < GR_HTTP_N_WORKER_STATE; k++) {
-            count(from, roles[r], gr_http_worker_state_name((enum gr_http_worker_state)k), n[r][k]);
+            count(from, gr_worker_role_name((enum gr_worker_role)r),
+                  gr_http_worker_state_name((enum gr_http_worker_state)k), n[r][k]);
         }
     }
 }
@@ -85,7 +84,8 @@ static void each_worker(const struct source *from, bool (*read)(const struct gr_
         double x = 0.0;
         if (read(&w->status, &x)) {
             snprintf(number, sizeof(number), "%u", w->number);
-            gr_expo_number(from->out, from->family, (const char *const[GR_EXPO_LABEL_MAX]){number, roles[w->role]}, x);
+            gr_expo_number(from->out, from->family,
+                           (const char *const[GR_EXPO_LABEL_MAX]){number, gr_worker_role_name(w->role)}, x);
         }
     }
 }
@@ -146,8 +146,8 @@ static void write_bytes(const struct source *from)
 
 static void by_role(const struct source *from, const uint64_t n[2])
 {
-    for (size_t r = 0; r < GR_ARRAY_LEN(roles); r++) {
-        count(from, roles[r], NULL, n[r]);
+    for (int r = 0; r < N_ROLE; r++) {
+        count(from, gr_worker_role_name((enum gr_worker_role)r), NULL, n[r]);
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include "common/base/session_id.h"
 #include "orchestrator/http/fleet.h"
+#include "orchestrator/http/json_text.h"
 #include "orchestrator/http/look.h"
 #include "orchestrator/http/metrics.h"
 
@@ -13,58 +14,60 @@
 
 #define PATH_MAX_BYTES 128
 
-static char *dump(json_t *root)
-{
-    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    return text;
-}
+/* What keeps turns of a served model from beginning, of any of them. */
+enum lack { LACK_NOTHING, LACK_DRAINED /* all its targets are */, LACK_TARGET };
 
-/* Does each served model have a target? */
-static bool all_have_targets(const struct gr_page_fleet *f)
+static enum lack worst_lack(const struct gr_page_fleet *f)
 {
-    bool all = true;
+    enum lack worst = LACK_NOTHING;
     for (int i = 0; i < f->n_served; i++) {
-        all = all && f->state->model[i].n_target > 0;
+        const struct gr_http_model *m = &f->state->model[i];
+        const enum lack lack = m->n_target == 0 ? LACK_TARGET : m->n_taking == 0 ? LACK_DRAINED : LACK_NOTHING;
+        worst = GR_MAX(worst, lack);
     }
-    return all;
+    return worst;
 }
 
-/* 200 when a target of a served model is there: what it serves is served. Drafters only make answers faster. */
+/* 200 when a target of a served model is there, a drained one, too: starting this server anew would bring nothing.
+ * Drafters only make answers faster. */
 static char *make_health(const struct gr_page_fleet *f, int *http_status, const char **type)
 {
     const struct gr_http_state *s = f->state;
-    const char *status = s->draining            ? "draining"
-                         : s->n_target == 0     ? "no target"
-                         : !all_have_targets(f) ? "a model without target"
-                         : s->n_draft == 0      ? "no drafter"
-                                                : "ok";
+    const enum lack lack = worst_lack(f);
+    const char *status = s->draining                                ? "draining"
+                         : s->n_target == 0                         ? "no target"
+                         : lack == LACK_TARGET                      ? "a model without target"
+                         : lack == LACK_DRAINED                     ? "drained"
+                         : s->n_draft == 0 && s->n_draft_wanted > 0 ? "no drafter"
+                                                                    : "ok";
     (void)type;
     *http_status = s->draining || s->n_target == 0 ? 503 : 200;
-    return dump(
+    return gr_json_text(
         json_pack("{s:s, s:i, s:i}", "status", status, "targets", (int)s->n_target, "drafters", (int)s->n_draft));
 }
 
-/* 200 when all who are configured are there. */
+/* 200 when all who are configured are there, and a turn of any model could begin. */
 static char *make_ready(const struct gr_page_fleet *f, int *http_status, const char **type)
 {
     const struct gr_http_state *s = f->state;
     const uint32_t n_target_wanted = GR_MAX(s->n_target_wanted, 1u);
-    const bool all = s->n_target >= n_target_wanted && s->n_draft >= s->n_draft_wanted && all_have_targets(f);
+    const bool all = s->n_target >= n_target_wanted && s->n_draft >= s->n_draft_wanted;
+    const enum lack lack = worst_lack(f);
+    const char *status = s->draining                   ? "draining"
+                         : lack == LACK_DRAINED        ? "drained"
+                         : all && lack == LACK_NOTHING ? "ready"
+                                                       : "waiting";
     (void)type;
-    *http_status = all && !s->draining ? 200 : 503;
-    return dump(json_pack("{s:s, s:i, s:i, s:i, s:i}", "status",
-                          s->draining ? "draining"
-                          : all       ? "ready"
-                                      : "waiting",
-                          "targets", (int)s->n_target, "targets_wanted", (int)n_target_wanted, "drafters",
-                          (int)s->n_draft, "drafters_wanted", (int)s->n_draft_wanted));
+    *http_status = all && lack == LACK_NOTHING && !s->draining ? 200 : 503;
+    return gr_json_text(json_pack("{s:s, s:i, s:i, s:i, s:i}", "status", status, "targets", (int)s->n_target,
+                                  "targets_wanted", (int)n_target_wanted, "drafters", (int)s->n_draft,
+                                  "drafters_wanted", (int)s->n_draft_wanted));
 }
 
 static char *make_version(const struct gr_page_fleet *f, int *http_status, const char **type)
 {
     (void)f, (void)http_status, (void)type;
-    return dump(json_pack("{s:s}", "version", GR_VERSION));
+    return gr_json_text(json_pack("{s:s}", "version", GR_VERSION));
 }
 
 static char *make_models(const struct gr_page_fleet *f, int *http_status, const char **type)
@@ -78,7 +81,7 @@ static char *make_models(const struct gr_page_fleet *f, int *http_status, const 
         json_array_append_new(data, json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", m->name, "object", "model", "created",
                                               (json_int_t)m->created_s, "owned_by", "graft", "max_model_len", n_ctx));
     }
-    return dump(json_pack("{s:s, s:o}", "object", "list", "data", data));
+    return gr_json_text(json_pack("{s:s, s:o}", "object", "list", "data", data));
 }
 
 static char *make_metrics(const struct gr_page_fleet *f, int *http_status, const char **type)

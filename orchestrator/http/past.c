@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/http/ids_json.h"
+#include "orchestrator/http/json_text.h"
 #include "orchestrator/http/tell.h"
 
 #include <jansson.h>
@@ -60,9 +61,7 @@ char *gr_past_note(const struct gr_job *j)
     if (j->n_answer != 1 || (!j->request.stream && !j->once.asked)) {
         return NULL;
     }
-    json_t *root = note_json(j);
-    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
+    char *text = gr_json_text(note_json(j));
     if (text == NULL) {
         log_error("out of memory for what is noted of an answer: it cannot be come back to after a restart");
     }

@@ -2,7 +2,9 @@
 
 #include "common/base/log.h"
 #include "common/base/utf8.h"
+#include "orchestrator/http/api_body.h"
 #include "orchestrator/http/ids_json.h"
+#include "orchestrator/http/json_text.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -133,18 +135,6 @@ static void read_generation(struct gr_readers *r, const struct work *w)
 
 /* ---- /tokenize and /detokenize, as vLLM has them ---- */
 
-static void answer(struct gr_stream *s, json_t *root)
-{
-    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    gr_stream_begin(s, text != NULL ? 200 : 500, "application/json");
-    if (text != NULL && gr_stream_write(s, text, strlen(text)) != GR_OK) {
-        log_warn("nobody has read an answer of %zu bytes", strlen(text));
-    }
-    gr_stream_end(s);
-    free(text);
-}
-
 static enum gr_status tokenize(const struct gr_readers *r, const struct work *w, struct gr_api_request *q,
                                struct gr_api_error *e)
 {
@@ -159,8 +149,9 @@ static enum gr_status tokenize(const struct gr_readers *r, const struct work *w,
     }
     GR_TRY(chat ? gr_ask_chat_ids(model, q, &ids, &n, e)
                 : gr_ask_text_ids(model, q->prompt[0].text, q->prompt[0].len, q->add_special, &ids, &n, e));
-    answer(w->stream, json_pack("{s:i, s:i, s:o}", "count", (int)n, "max_model_len", (int)r->c.n_ctx(r->c.ctx, model),
-                                "tokens", gr_ids_json(ids, n)));
+    gr_stream_answer(w->stream,
+                     gr_json_text(json_pack("{s:i, s:i, s:o}", "count", (int)n, "max_model_len",
+                                            (int)r->c.n_ctx(r->c.ctx, model), "tokens", gr_ids_json(ids, n))));
     free(ids);
     return GR_OK;
 }
@@ -193,7 +184,7 @@ static enum gr_status decode(const json_t *list, const struct gr_served *model, 
         st = gr_api_refuse(e, 500, NULL, "out of memory");
     }
     if (st == GR_OK) {
-        answer(s, json_pack("{s:o}", "prompt", json_stringn(text, len)));
+        gr_stream_answer(s, gr_json_text(json_pack("{s:o}", "prompt", json_stringn(text, len))));
     }
     free(text);
     free(ids);
@@ -224,12 +215,10 @@ static enum gr_status check_names(const struct gr_readers *r, json_t *root, stru
 static enum gr_status detokenize(const struct gr_readers *r, const struct work *w, struct gr_api_error *e)
 {
     const struct gr_served *model = NULL;
-    json_error_t error;
-    json_t *root = json_loadb(w->asked.body.p, w->asked.body.len, 0, &error);
+    json_t *root = NULL;
+    GR_TRY(gr_api_body_load(w->asked.body.p, w->asked.body.len, &root, e));
     const json_t *list = json_object_get(root, "tokens");
-    enum gr_status st =
-        root != NULL ? GR_OK : gr_api_refuse(e, 400, NULL, "the body is not JSON in UTF-8: line %d", error.line);
-    st = st == GR_OK ? check_names(r, root, e) : st;
+    enum gr_status st = check_names(r, root, e);
     st = st == GR_OK ? choose_model(r, json_string_value(json_object_get(root, "model")), &model, e) : st;
     if (st == GR_OK && !json_is_array(list)) {
         st = gr_api_refuse(e, 400, "tokens", "tokens must be an array of token ids");

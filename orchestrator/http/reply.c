@@ -183,7 +183,7 @@ static json_t *acceptance_histogram(const struct gr_usage *u)
 /* vLLM's names of an answer's metrics, and after them graft's own. */
 static json_t *metrics_json(const struct gr_usage *u)
 {
-    const double mean = u->num_drafts > 0 ? 1.0 + ratio(u->num_accepted_tokens, u->num_drafts) : 0.0;
+    const double mean = 1.0 + ratio(u->num_accepted_tokens, u->num_drafts);
     json_t *spec = json_pack(
         "{s:f, s:f, s:o, s:I, s:I, s:I, s:I}", "mean_acceptance_length", mean, "draft_acceptance_rate",
         ratio(u->num_accepted_tokens, u->num_draft_tokens), "acceptance_histogram", acceptance_histogram(u),

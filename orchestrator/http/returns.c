@@ -2,6 +2,7 @@
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/http/front_internal.h"
+#include "orchestrator/http/json_text.h"
 #include "orchestrator/http/tell.h"
 
 #include <jansson.h>
@@ -91,8 +92,7 @@ bool gr_front_came_before(struct gr_front *f, struct gr_job *j, uint64_t now_ns)
         gr_stream_refuse(j->stream, 422,
                          "the Idempotency-Key is another request's: its body or its path was different");
     } else {
-        first->resumes = true;
-        first->untended = false;
+        gr_job_follow_again(first);
         (void)gr_front_follow(f, first, j->stream, j->event_ids, 0, now_ns);
     }
     gr_job_destroy(j);
@@ -124,18 +124,8 @@ static void stop(struct gr_front *f, struct gr_job *j, const struct gr_return *r
         log_info("session %s: its client stops it", session);
         gr_front_stop_answer(f, &j->answer[0], now_ns);
     }
-    json_t *root = json_pack("{s:s, s:s, s:b}", "id", session, "object", "session.stop", "stopped", runs);
-    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    if (text == NULL) {
-        gr_stream_refuse(r->stream, 500, "out of memory");
-        return;
-    }
-    gr_stream_begin(r->stream, 200, "application/json");
-    const enum gr_status st = gr_stream_write(r->stream, text, strlen(text));
-    (void)st; /* who is gone need not know */
-    gr_stream_end(r->stream);
-    free(text);
+    gr_stream_answer(r->stream, gr_json_text(json_pack("{s:s, s:s, s:b}", "id", session, "object", "session.stop",
+                                                       "stopped", runs)));
 }
 
 void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t now_ns)
@@ -149,8 +139,7 @@ void gr_front_come_back(struct gr_front *f, const struct gr_return *r, uint64_t 
     } else if (r->stops) {
         stop(f, j, r, now_ns);
     } else {
-        j->resumes = true;
-        j->untended = false;
+        gr_job_follow_again(j);
         j->error.is_final = j->failed; /* it has no other end any more */
         (void)gr_front_follow(f, j, r->stream, true, r->from, now_ns);
     }

@@ -47,8 +47,10 @@ static enum gr_status read_chat(struct gr_served *s, const struct gr_served_conf
     s->chat.bos = s->chat_file.bos;
     s->chat.eos = s->chat_file.eos;
     if (s->chat.form == NULL) {
-        log_warn("%s: it has %s: /v1/chat/completions is not served for it; --chat-template NAME gives it one", c->path,
-                 s->chat_file.jinja == NULL ? "no chat template" : "a chat template that graft does not know");
+        log_warn("%s: it has %s: /v1/chat/completions is not served for it; %s", c->path,
+                 s->chat_file.jinja == NULL ? "no chat template" : "a chat template that graft does not know",
+                 c->has_others ? "of several models each has the template of its own files (docs/chat.md)"
+                               : "--chat-template NAME gives it one");
     }
     return GR_OK;
 }

@@ -27,6 +27,7 @@ struct gr_served_config {
     const char *name; /* NULL: the path's last part */
     const char *path;
     const char *chat_template; /* its name; NULL: the one in the model's files, where it is known */
+    bool has_others;           /* it is one of several, of which none can be given a template by name */
 };
 
 /* Logged. GR_ENOTFOUND: it has no tokenizer; GR_EINVAL: there is no such template. */

@@ -20,7 +20,8 @@ struct gr_http_worker {
 /* The targets of a served model. */
 struct gr_http_model {
     uint32_t n_target;
-    uint32_t n_ctx; /* of the one that has most; 0: there is none */
+    uint32_t n_taking; /* of these, that are not drained */
+    uint32_t n_ctx;    /* of the one that has most; 0: there is none */
 };
 
 /* What the orchestrator's thread knows of the fleet. */

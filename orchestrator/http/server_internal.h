@@ -42,7 +42,7 @@ static inline struct gr_http_state gr_http_state_of(struct gr_http *h)
 
 /* ---- exchange.c: what the library calls, in its thread; cls is the gr_http ---- */
 
-enum MHD_Result gr_exchange_on_request(void *cls, struct MHD_Connection *c, const char *path, const char *method,
+enum MHD_Result gr_exchange_on_request(void *cls, struct MHD_Connection *c, const char *target, const char *method,
                                        const char *version, const char *data, size_t *n_data, void **kept);
 void gr_exchange_on_completed(void *cls, struct MHD_Connection *c, void **kept, enum MHD_RequestTerminationCode code);
 void gr_exchange_on_connection(void *cls, struct MHD_Connection *c, void **kept,

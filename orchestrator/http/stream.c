@@ -1,5 +1,6 @@
 #include "orchestrator/http/stream.h"
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 
 #include <inttypes.h>
@@ -22,7 +23,7 @@ struct gr_stream {
     uint32_t retry_ms; /* that the next event tells; 0: none */
     char *bytes;       /* owned: [at, len) wait */
     size_t at, len, cap;
-    size_t first; /* of what waits, the piece that came when nothing waited: it may be larger than all that may wait */
+    size_t first; /* bytes of the piece that came when nothing waited: it alone may be larger than the limit */
 };
 
 enum gr_status gr_stream_create(void (*wake)(void *ctx), void *ctx, struct gr_stream **out)
@@ -110,14 +111,8 @@ static bool make_room(struct gr_stream *s, size_t n)
         s->len -= s->at;
         s->at = 0;
     }
-    if (s->len + n <= s->cap) {
-        return true;
-    }
-    char *bytes = realloc(s->bytes, 2 * (s->len + n));
-    if (bytes != NULL) {
-        s->bytes = bytes;
-        s->cap = 2 * (s->len + n);
-    }
+    char *bytes = gr_grow(s->bytes, &s->cap, s->len + n, 1);
+    s->bytes = bytes != NULL ? bytes : s->bytes;
     return bytes != NULL;
 }
 
@@ -224,6 +219,19 @@ void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e)
     (void)st; /* who does not read it need not know */
     gr_stream_end(s);
     free(text);
+}
+
+void gr_stream_answer(struct gr_stream *s, char *json)
+{
+    if (json == NULL) {
+        gr_stream_refuse(s, 500, "out of memory");
+        return;
+    }
+    gr_stream_begin(s, 200, "application/json");
+    const enum gr_status st = gr_stream_write(s, json, strlen(json));
+    (void)st; /* who is gone need not know */
+    gr_stream_end(s);
+    free(json);
 }
 
 void gr_stream_refuse(struct gr_stream *s, int http_status, const char *text)

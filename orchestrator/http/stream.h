@@ -46,6 +46,8 @@ GR_NODISCARD enum gr_status gr_stream_write_named_event(struct gr_stream *s, con
 /* Adds a comment to a stream of events that has begun; does nothing to others. As gr_stream_write(). */
 GR_NODISCARD enum gr_status gr_stream_ping(struct gr_stream *s);
 void gr_stream_end(struct gr_stream *s);
+/* The whole response of JSON, with status 200. json: malloc, taken; NULL: there was no memory for it, status 500. */
+void gr_stream_answer(struct gr_stream *s, char *json);
 /* Ends it with an error: the whole response where none has begun, else one more event. */
 void gr_stream_fail(struct gr_stream *s, const struct gr_api_error *e);
 /* The same, with an error of no field. */

@@ -174,16 +174,8 @@ static void tell_whole(const struct gr_job *j, struct gr_follower *f)
         all[i] = reply_answer(&j->answer[i], true);
     }
     char *text = all != NULL ? gr_reply_whole(&j->reply, all, j->n_answer, &u) : NULL;
-    if (text == NULL) {
-        refuse_follower(f, 500, "out of memory");
-    } else {
-        gr_stream_begin(f->stream, 200, "application/json");
-        const enum gr_status st = gr_stream_write(f->stream, text, strlen(text));
-        (void)st; /* who is gone need not know */
-        gr_stream_end(f->stream);
-        f->ended = true;
-    }
-    free(text);
+    gr_stream_answer(f->stream, text);
+    f->ended = true;
     free(all);
 }
 
@@ -336,7 +328,8 @@ void gr_tell_round(struct gr_job_answer *a, const struct gr_msg_commit *m, uint6
 void gr_tell_ping(struct gr_job *j, uint64_t now_ns)
 {
     for (struct gr_follower *f = j->follower; f != NULL; f = f->next) {
-        if (f->begun && !f->ended && now_ns - f->said_ns >= GR_TELL_PING_NS) {
+        /* What the desk told within this step bears a later time than the step's. */
+        if (f->begun && !f->ended && now_ns >= f->said_ns && now_ns - f->said_ns >= GR_TELL_PING_NS) {
             wrote(f, gr_stream_ping(f->stream), now_ns);
         }
     }

@@ -7,10 +7,11 @@
 enum gr_http_worker_state {
     GR_HTTP_WORKER_SERVING,
     GR_HTTP_WORKER_QUARANTINED, /* on trial, too */
+    GR_HTTP_WORKER_DRAINING,    /* turns end with it */
     GR_HTTP_WORKER_DRAINED,
     GR_HTTP_WORKER_LEAVING
 };
-#define GR_HTTP_N_WORKER_STATE 4
+#define GR_HTTP_N_WORKER_STATE 5
 
 enum gr_http_worker_state gr_http_worker_state_of(const struct gr_worker_status *s);
 /* One word: of a label, or a value in JSON. */

@@ -1,5 +1,6 @@
 /* Bodies of requests: what each field becomes, and which field is named where one cannot be. */
 #include "orchestrator/http/api_request.h"
+#include "common/options/options.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -136,6 +137,8 @@ static void test_values_out_of_range(void **state)
         {"\"min_p\": 2", "min_p"},
         {"\"top_k\": -2", "top_k"},
         {"\"seed\": 1.5", "seed"},
+        {"\"seed\": -9223372036854775808", "seed"},
+        {"\"top_p\": 1e-320", "top_p"},
         {"\"frequency_penalty\": 2.1", "frequency_penalty"},
         {"\"presence_penalty\": -2.1", "presence_penalty"},
         {"\"repetition_penalty\": 0", "repetition_penalty"},
@@ -238,6 +241,40 @@ static void test_values_that_are_taken(void **state)
     gr_api_request_finish(&r);
 }
 
+static const char *with_number(const char *name, double value)
+{
+    static char fields[96];
+    snprintf(fields, sizeof(fields), "\"max_tokens\": 16777216, \"%s\": %.17g", name, value);
+    return strcmp(name, "max_tokens") == 0 ? strstr(fields, ", ") + 2 : fields;
+}
+
+/* What the command line takes of a request the endpoint takes, and no more. */
+static void test_ranges_of_options(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"seed", "n", "logprobs", "top_k"}; /* have a range of the API's own */
+    int n = 0;
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        const struct gr_option *o = &gr_option_rows[i];
+        bool own = o->http == NULL || (o->kind != GR_KIND_INT && o->kind != GR_KIND_NUMBER);
+        for (size_t k = 0; !own && k < GR_ARRAY_LEN(others); k++) {
+            own = strcmp(o->http, others[k]) == 0;
+        }
+        if (own) {
+            continue;
+        }
+        const double step = o->kind == GR_KIND_INT ? 1.0 : 0.001;
+        taken(GR_API_COMPLETIONS, with(with_number(o->http, o->min)));
+        gr_api_request_finish(&r);
+        taken(GR_API_COMPLETIONS, with(with_number(o->http, o->max)));
+        gr_api_request_finish(&r);
+        refused(GR_API_COMPLETIONS, with(with_number(o->http, o->min - step)), o->http);
+        refused(GR_API_COMPLETIONS, with(with_number(o->http, o->max + step)), o->http);
+        n++;
+    }
+    assert_true(n >= 8);
+}
+
 static void chat_refused(const char *fields, const char *param)
 {
     char body[512];
@@ -251,6 +288,17 @@ static void test_what_makes_sense_together(void **state)
     chat_refused("\"top_logprobs\": 2", "top_logprobs");
     chat_refused("\"continue_final_message\": true", "continue_final_message");
     chat_refused("\"add_generation_prompt\": false", "add_generation_prompt");
+    chat_refused("\"add_generation_prompt\": true, \"continue_final_message\": true", "continue_final_message");
+    static const char *const either_way[] = {"\"continue_final_message\": true, \"add_generation_prompt\": false",
+                                             "\"add_generation_prompt\": false, \"continue_final_message\": true"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(either_way); i++) {
+        char body[512];
+        snprintf(body, sizeof(body), "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}], %s}",
+                 either_way[i]);
+        taken(GR_API_CHAT, body);
+        assert_true(r.go_on);
+        gr_api_request_finish(&r);
+    }
     chat_refused("\"tools\": [{}]", "tools");
     chat_refused("\"moderation\": {}", "moderation");
     chat_refused("\"chat_template_kwargs\": {\"x\": 1}", "chat_template_kwargs");
@@ -277,17 +325,44 @@ static void test_bodies_that_are_none(void **state)
                                          "null",
                                          "{\"prompt\": \"\xff\"}",
                                          "{\"prompt\": \"\\ud83d\"}",
-                                         "{\"prompt\": \"a\\u0000\"}",
                                          "{\"prompt\": 1e999}",
                                          "{\"prompt\": \"x\"} x"};
     for (size_t i = 0; i < GR_ARRAY_LEN(bodies); i++) {
         refused(GR_API_COMPLETIONS, bodies[i], "");
     }
+    refused(GR_API_COMPLETIONS, " \n", "");
+    assert_non_null(strstr(e.message, "empty"));
     char *deep = malloc(200001);
     memset(deep, '[', 200000);
     deep[200000] = '\0';
     refused(GR_API_COMPLETIONS, deep, "");
     free(deep);
+}
+
+/* Bodies that are JSON, and would be taken for something else than they say. */
+static void test_bodies_that_mislead(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *body, *param, *words;
+    } bodies[] = {
+        {"{\"prompt\": \"a\\u0000\"}", "prompt", "NUL"},
+        {"{\"prompt\": \"x\", \"metadata\": {\"a\": [\"\\u0000\"]}}", "metadata", "NUL"},
+        {"{\"a\\u0000\": 1}", "", "NUL"},
+        {"{\"prompt\": \"x\", \"temperature\": 1.5, \"seed\": 9223372036854775808}", "seed", "2^63 - 1"},
+        {"{\"prompt\": \"x\", \"max_tokens\": -99999999999999999999}", "max_tokens", "2^63 - 1"},
+        {"{\"prompt\": [18446744073709551616]}", "prompt", "2^63 - 1"},
+        {"{\"prompt\": \"x\", \"n\": 1, \"n\": 2}", "n", "twice"},
+        {"{\"prompt\": \"x\", \"prompt\" : \"y\"}", "prompt", "twice"},
+        {"{\"logit_bias\": {\"5\": 1, \"5\": 2}}", "5", "twice"},
+        {"{\"\": 1, \"\": 2}", "", "twice"},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(bodies); i++) {
+        refused(GR_API_COMPLETIONS, bodies[i].body, bodies[i].param);
+        if (strstr(e.message, bodies[i].words) == NULL) {
+            fail_msg("%s: %s", bodies[i].body, e.message);
+        }
+    }
 }
 
 /* Brackets of a text are none of the body's, also after quotes within it. */
@@ -367,8 +442,10 @@ int main(void)
         cmocka_unit_test(test_values_out_of_range),
         cmocka_unit_test(test_what_is_done_is_told),
         cmocka_unit_test(test_values_that_are_taken),
+        cmocka_unit_test(test_ranges_of_options),
         cmocka_unit_test(test_what_makes_sense_together),
         cmocka_unit_test(test_bodies_that_are_none),
+        cmocka_unit_test(test_bodies_that_mislead),
         cmocka_unit_test(test_brackets_in_texts),
         cmocka_unit_test(test_what_stays_of_it),
         cmocka_unit_test(test_the_error_is_json),

@@ -121,12 +121,23 @@ static void test_names_of_the_host(void **state)
     (void)state;
     static const char *const names[] = {"llm.example", "10.0.0.7"};
     const struct gr_door d = {.on_loopback = true, .host = names, .n_host = 2};
-    static const char *const known[] = {"localhost", "LocalHost:8000", "127.0.0.1",       "127.0.0.1:1",
-                                        "[::1]",     "[::1]:65535",    "llm.example:443", "10.0.0.7"};
-    static const char *const others[] = {"",           "evil.test",       "localhost.evil.test", "localhost:evil.test",
-                                         "localhost:", "127.0.0.1.evil",  "localhost@evil",      "localhost:8000.evil",
-                                         "::1",        "127.0.0.1:1:2",   "xlocalhost",          "localhost:123456",
-                                         "0.0.0.0",    "llm.example.evil"};
+    static const char *const known[] = {"localhost",  "LocalHost:8000", "127.0.0.1",        "127.0.0.1:1",
+                                        "[::1]",      "[::1]:65535",    "llm.example:443",  "10.0.0.7",
+                                        "localhost:", "localhost ",     "127.0.0.1:8000 \t"};
+    static const char *const others[] = {"",
+                                         "evil.test",
+                                         "localhost.evil.test",
+                                         "localhost:evil.test",
+                                         "localhost x",
+                                         "127.0.0.1.evil",
+                                         "localhost@evil",
+                                         "localhost:8000.evil",
+                                         "::1",
+                                         "127.0.0.1:1:2",
+                                         "xlocalhost",
+                                         "localhost:123456",
+                                         "0.0.0.0",
+                                         "llm.example.evil"};
     for (size_t i = 0; i < GR_ARRAY_LEN(known); i++) {
         if (!gr_door_knows_host(&d, known[i])) {
             fail_msg("%s is not known", known[i]);
@@ -151,9 +162,58 @@ static void test_types_of_a_body(void **state)
 static int ask(const struct gr_door *d, const struct gr_visit *v)
 {
     struct gr_admission a;
-    gr_door_ask(d, v, &a);
-    assert_true((a.page != NULL) == (a.error.http_status == 0 || a.error.http_status == 405));
+    struct gr_visit at_page = *v;
+    at_page.page = gr_page_find(v->path);
+    gr_door_ask(d, &at_page, &a);
     return a.error.http_status;
+}
+
+/* What could be read as two different requests is refused, and nothing that follows is read. */
+static void test_where_a_body_ends(void **state)
+{
+    (void)state;
+    const struct gr_door d = {0};
+    const struct gr_visit odd[] = {{.odd_name = true},       {.transfer = "gzip, chunked", .is_chunked = true},
+                                   {.lengths_differ = true}, {.is_chunked = true, .length = "1"},
+                                   {.length = ""},           {.length = "4 2"},
+                                   {.length = "+1"},         {.length = "0x1"}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(odd); i++) {
+        struct gr_admission a;
+        struct gr_visit v = odd[i];
+        v.path = "/v1/completions";
+        v.page = gr_page_find(v.path);
+        v.method = "POST";
+        v.type = "application/json";
+        gr_door_ask(&d, &v, &a);
+        assert_true(a.ends);
+        assert_int_equal(a.error.http_status, v.transfer != NULL ? 501 : 400);
+    }
+}
+
+static void test_names_of_headers(void **state)
+{
+    (void)state;
+    static const char *const odd[] = {"Host ", "A B", "A\tB", "content-length42", "Transfer-Encoding:chunked"};
+    static const char *const plain[] = {
+        "Host", "Content-Length", "transfer-encoding", "X-Content-Length", "Content-Type", ""};
+    for (size_t i = 0; i < GR_ARRAY_LEN(odd); i++) {
+        assert_true(gr_header_is_odd(odd[i]));
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(plain); i++) {
+        assert_false(gr_header_is_odd(plain[i]));
+    }
+}
+
+static void test_heads(void **state)
+{
+    (void)state;
+    const struct gr_door d = {0};
+    struct gr_visit v = {.path = "/health", .method = "HEAD"};
+    assert_int_equal(ask(&d, &v), 0);
+    v.path = "/v1/sessions/0123456789abcdef/stream"; /* whose length nobody knows ahead */
+    assert_int_equal(ask(&d, &v), 405);
+    v.method = "GET";
+    assert_int_equal(ask(&d, &v), 0);
 }
 
 static void test_the_order_of_rules(void **state)
@@ -179,6 +239,10 @@ static void test_the_order_of_rules(void **state)
     v.method = "OPTIONS";
     assert_int_equal(ask(&d, &v), 405);
     v.method = "POST";
+    v.coding = "gzip";
+    assert_int_equal(ask(&d, &v), 415);
+    v.coding = "identity";
+    assert_int_equal(ask(&d, &v), 0);
     v.type = "text/plain";
     assert_int_equal(ask(&d, &v), 415);
     v.type = "application/json";
@@ -192,6 +256,20 @@ static void test_the_order_of_rules(void **state)
     assert_int_equal(ask(&d, &v), 429);
     v.excess = GR_GUEST_OF_ALL;
     assert_int_equal(ask(&d, &v), 503);
+    v = (struct gr_visit){.path = "/health", .method = "GET", .needs_host = true};
+    assert_int_equal(ask(&d, &v), 400);
+    v.host = "localhost";
+    v.n_host = 2;
+    assert_int_equal(ask(&d, &v), 400);
+    v.n_host = 1;
+    v.length = "1";
+    assert_int_equal(ask(&d, &v), 0);
+    v.is_chunked = true;
+    assert_int_equal(ask(&d, &v), 400);
+    v.length = NULL;
+    assert_int_equal(ask(&d, &v), 0);
+    v.transfer = "gzip";
+    assert_int_equal(ask(&d, &v), 501);
     v = (struct gr_visit){.path = "/health", .method = "GET", .excess = GR_GUEST_OF_ALL};
     assert_int_equal(ask(&d, &v), 0);
     v.host = "evil.test";
@@ -211,6 +289,9 @@ int main(void)
         cmocka_unit_test(test_bearers),
         cmocka_unit_test(test_names_of_the_host),
         cmocka_unit_test(test_types_of_a_body),
+        cmocka_unit_test(test_where_a_body_ends),
+        cmocka_unit_test(test_names_of_headers),
+        cmocka_unit_test(test_heads),
         cmocka_unit_test(test_the_order_of_rules),
     };
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);

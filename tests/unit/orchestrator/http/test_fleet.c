@@ -1,5 +1,6 @@
 /* What the page at / is told: the fleet, and rounds, as JSON; and where it is found. */
 #include "orchestrator/http/fleet.h"
+#include "orchestrator/http/worker_state.h"
 #include "orchestrator/http/look.h"
 #include "orchestrator/http/pages.h"
 #include "orchestrator/http/round_json.h"
@@ -46,6 +47,8 @@ static void test_the_fleet(void **state)
     assert_int_equal(at(drafter, "accepted_tokens"), 7);
     assert_int_equal(at(json_object_get(root, "sessions"), "running"), 6);
     assert_int_equal(at(json_object_get(root, "totals"), "draft_ahead_hits"), UINT32_MAX + 1ull);
+    s.worker[1].status.n_active = 1;
+    assert_int_equal(gr_http_worker_state_of(&s.worker[1].status), GR_HTTP_WORKER_DRAINING);
     const json_t *model = json_array_get(json_object_get(root, "models"), 0);
     assert_string_equal(json_string_value(json_object_get(model, "id")), served.name);
     assert_true(json_is_false(json_object_get(model, "chat")));

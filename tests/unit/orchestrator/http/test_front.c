@@ -277,7 +277,7 @@ static void test_a_refusal(void **state)
         struct gr_stream *reader = ask(refusing.f);
         assert_int_equal(gr_stream_head(reader, &head), refusals[i].http_status);
         (void)read_more(reader, text);
-        assert_non_null(strstr(text, "\"message\":\"why\""));
+        assert_non_null(strstr(text, refusing.why == GR_ENOTFOUND ? "has joined yet" : "\"message\":\"why\""));
         gr_stream_drop(reader);
     }
     gr_front_destroy(refusing.f);
@@ -323,6 +323,60 @@ static void test_when_to_come_back(void **state)
     gr_front_destroy(f);
 }
 
+static void left(void *ctx, uint32_t client)
+{
+    (void)ctx, (void)client;
+}
+
+/* The desk looks at the clock later than the step that asks it. */
+static enum gr_status open_at_once(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    (void)ctx;
+    const struct gr_msg opened = {.type = GR_MSG_OPENED, .session = SESSION, .opened = {.epoch = 1, .turn = 1}};
+    assert_int_equal(m->type, GR_MSG_OPEN);
+    gr_front_on_msg(refusing.f, client, &opened, now_ns + 1);
+    return GR_OK;
+}
+
+static struct gr_job *chat_of(struct gr_stream *s)
+{
+    struct gr_job *j = gr_job_create(s);
+    assert_non_null(j);
+    j->model = &served;
+    j->request.endpoint = GR_API_CHAT;
+    j->request.stream = true;
+    j->ask = (struct gr_ask){.prompt = calloc(1, sizeof(*j->ask.prompt)), .n_prompt = 1, .n_each = 1};
+    assert_non_null(j->ask.prompt);
+    j->ask.prompt[0].max_tokens = 4;
+    j->reply = (struct gr_reply){.endpoint = GR_API_CHAT, .model = served.name, .tok = served.tok};
+    return j;
+}
+
+/* A comment keeps a stream alive that is silent, and none comes before. */
+static void test_pings_after_silence(void **state)
+{
+    (void)state;
+    char text[4096];
+    struct gr_stream *reader = NULL;
+    const struct gr_front_config c = {
+        .say = open_at_once, .leave = left, .fleet_name = fleet_name, .first_client = CLIENT, .grace_ns = 1000};
+    assert_int_equal(gr_front_create(&c, &refusing.f), GR_OK);
+    assert_int_equal(gr_stream_create(nobody, NULL, &reader), GR_OK);
+    gr_front_post(refusing.f, chat_of(reader));
+    (void)gr_front_run(refusing.f, 2);
+    assert_false(read_more(reader, text));
+    assert_non_null(strstr(text, "\"role\":\"assistant\""));
+    assert_null(strstr(text, ": ping"));
+    (void)gr_front_run(refusing.f, 2 + GR_TELL_PING_NS);
+    assert_false(read_more(reader, text));
+    assert_string_equal(text, "");
+    (void)gr_front_run(refusing.f, 3 + GR_TELL_PING_NS);
+    assert_false(read_more(reader, text));
+    assert_string_equal(text, ": ping\n");
+    gr_stream_drop(reader);
+    gr_front_destroy(refusing.f);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -344,6 +398,7 @@ int main(void)
                                        cmocka_unit_test(test_a_failure_is_final),
                                        cmocka_unit_test(test_a_refusal),
                                        cmocka_unit_test(test_foreign_targets),
-                                       cmocka_unit_test(test_when_to_come_back)};
+                                       cmocka_unit_test(test_when_to_come_back),
+                                       cmocka_unit_test(test_pings_after_silence)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
