@@ -90,6 +90,20 @@ static void stop(void *ctx, uint32_t n_keep)
 
 /* ---- what the orchestrator says ---- */
 
+/* A client that loses the orchestrator needs the ids of its sessions, to ask for their answers later. */
+static void note_turns(struct gr_connect *c)
+{
+    char *text = c->remote.turns;
+    const size_t cap = sizeof(c->remote.turns);
+    size_t n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < c->n_turn && n + GR_SESSION_ID_DIGITS + 8 < cap; i++) {
+        if (c->turn[i].answered && c->turn[i].g->phase != GR_PHASE_OVER) {
+            n += (size_t)snprintf(text + n, cap - n, "%s%" GR_SESSION_ID_PRI, n > 0 ? ", " : "", c->turn[i].session);
+        }
+    }
+}
+
 /* Where TRUNCATE has crossed the turn's end, its answer is still to come: until then the next turn could begin on what
  * nobody was shown. */
 static void on_finished(struct turn *t, const struct gr_msg *m)
@@ -104,6 +118,7 @@ static void on_finished(struct turn *t, const struct gr_msg *m)
     t->n_fallback = t->n_reopen = 0;
     memcpy(t->g->undrafted, m->finished.undrafted, sizeof(t->g->undrafted));
     gr_generation_end(t->g, (enum gr_finish)m->finished.finish, m->finished.text, n_fallback, n_reopen);
+    note_turns(t->c);
 }
 
 /* What a turn of which nothing is heard waits for. */
@@ -159,6 +174,7 @@ static void on_opened(struct gr_connect *c, const struct gr_msg *m)
     t->answered = true;
     t->session = m->session;
     t->number = m->opened.turn;
+    note_turns(c);
     if (t->stop_later) {
         t->stop_later = false;
         stop(t, 0);
@@ -184,6 +200,18 @@ static void on_turn(struct gr_connect *c, struct turn *t, const struct gr_msg *m
     gr_generation_take(t->g, m);
 }
 
+/* Several answers are opened one by one: the line says which one was refused. */
+static void on_error(struct gr_connect *c, struct turn *t, const char *text)
+{
+    char line[GR_MSG_TEXT_MAX + 64];
+    const struct turn *refused = unanswered(c);
+    if (t == NULL && refused != NULL && c->n_turn > 1) {
+        snprintf(line, sizeof(line), "answer %d of %d is refused: %s", (int)(refused - c->turn) + 1, c->n_turn, text);
+        text = line;
+    }
+    gr_generation_fail(t != NULL ? t->g : c->g, text);
+}
+
 static void on_msg(struct gr_connect *c, const struct gr_msg *m)
 {
     struct turn *t = turn_of(c, m->session);
@@ -197,7 +225,7 @@ static void on_msg(struct gr_connect *c, const struct gr_msg *m)
     } else if (m->type == GR_MSG_SESSION) {
         return; /* listed, too */
     } else if (m->type == GR_MSG_ERROR) {
-        gr_generation_fail(t != NULL ? t->g : c->g, m->error.text);
+        on_error(c, t, m->error.text);
     } else if (m->type == GR_MSG_OPENED) {
         on_opened(c, m);
     } else if (t != NULL) {
@@ -269,16 +297,30 @@ static void take_turns(struct gr_connect *c, struct gr_generation *const *g, int
     c->n_turn = n;
 }
 
+/* While one of several answers may still be refused, none is shown. */
+static void show_if_taken(struct gr_connect *c)
+{
+    bool all = true;
+    for (int i = 0; i < c->n_turn; i++) {
+        all = all && c->turn[i].g->phase != GR_PHASE_START && !c->turn[i].g->failed;
+    }
+    if (all && c->g->waits && unanswered(c) == NULL) {
+        gr_generation_show(c->g);
+    }
+}
+
 static void turns(struct gr_connect *c, struct gr_generation *const *g, int n)
 {
     struct gr_generation *before = c->g;
     take_turns(c, g, n);
     c->g = g[0];
     c->told_waiting = false;
+    g[0]->waits = n > 1;
     while (goes_on(c)) {
         if (!begin_next(c)) {
             hear(c);
         }
+        show_if_taken(c);
     }
     c->n_turn = 0;
     c->g = before;
@@ -326,15 +368,17 @@ static int run(struct gr_options *o, bool print_id)
     struct gr_connect c = {.remote = {.signal_fd = -1}, .g = g};
     enum gr_status st = prepare(&c, a, o);
     if (st == GR_OK) {
-        st = gr_remote_open(o, 0, &c.remote);
+        st = gr_remote_open(o, (struct gr_remote_patience){0}, &c.remote);
     }
     if (st != GR_OK) {
         return gr_answers_refuse(a, st);
     }
     g->silent = print_id;
     turns(&c, a->at, a->n);
-    const bool stays = o->session != 0 || (o->keep && !g->failed);
-    g->session = c.turn[0].answered && stays ? c.turn[0].session : 0;
+    const bool stays = o->session != 0 || (o->keep && !g->failed) || c.remote.gone;
+    for (int i = 0; i < (stays ? a->n : 0); i++) {
+        a->g[i].session = c.turn[i].answered ? c.turn[i].session : 0;
+    }
     gr_remote_close(&c.remote);
     const int status = gr_answers_report(a);
     if (status == 0 && print_id && !o->json) {
@@ -366,11 +410,11 @@ enum gr_status gr_connect_begin(const struct gr_options *o, struct gr_generation
 {
     struct gr_connect *c = calloc(1, sizeof(*c));
     if (c == NULL) {
-        log_error("out of memory");
+        log_error("no memory for a conversation");
         return GR_ENOMEM;
     }
     c->g = g;
-    const enum gr_status st = gr_remote_open(o, 0, &c->remote);
+    const enum gr_status st = gr_remote_open(o, (struct gr_remote_patience){0}, &c->remote);
     if (st != GR_OK) {
         free(c);
         return st;

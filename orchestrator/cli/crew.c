@@ -132,6 +132,16 @@ static enum gr_status read_role(const struct gr_options *o, const struct source 
     return GR_OK;
 }
 
+enum gr_status gr_crew_check_size(int n_target, int n_draft)
+{
+    if (n_target + n_draft > GR_ORCH_WORKER_MAX) {
+        log_error("%d targets and %d draft workers: an orchestrator takes %d workers together", n_target, n_draft,
+                  GR_ORCH_WORKER_MAX);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
 /* The rows are those of `graft serve'; a command that lacks n-target and n-draft has their defaults, which are one. */
 static enum gr_status check_number(const struct gr_options *o, bool several, const struct gr_crew *c)
 {
@@ -142,12 +152,7 @@ static enum gr_status check_number(const struct gr_options *o, bool several, con
                   targets ? c->target.n : c->draft.n, o->values.called->word);
         return GR_EINVAL;
     }
-    if (c->target.n + c->draft.n > GR_ORCH_WORKER_MAX) {
-        log_error("%d targets and %d draft workers: an orchestrator takes %d workers together", c->target.n, c->draft.n,
-                  GR_ORCH_WORKER_MAX);
-        return GR_EINVAL;
-    }
-    return GR_OK;
+    return gr_crew_check_size(c->target.n, c->draft.n);
 }
 
 enum gr_status gr_crew_read(const struct gr_options *o, bool several, struct gr_crew *out)

@@ -23,6 +23,9 @@ struct gr_crew {
  * many devices or too few, or together they are more than an orchestrator takes. */
 GR_NODISCARD enum gr_status gr_crew_read(const struct gr_options *o, bool several, struct gr_crew *out);
 
+/* GR_EINVAL (logged): they are more workers than an orchestrator takes. */
+GR_NODISCARD enum gr_status gr_crew_check_size(int n_target, int n_draft);
+
 /* One target, and at most one drafter. */
 bool gr_crew_is_pair(const struct gr_crew *c);
 

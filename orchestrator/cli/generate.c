@@ -171,6 +171,14 @@ static void show_next(struct gr_generation *g)
     }
 }
 
+void gr_generation_show(struct gr_generation *g)
+{
+    g->waits = false;
+    generation_show_heading(g, "");
+    (void)generation_show_text(g);
+    show_next(g);
+}
+
 static void tell_of_end(struct gr_generation *g)
 {
     if (generation_at_context(g) && g->talks) {

@@ -30,7 +30,7 @@ struct gr_generation {
     uint64_t keep_hash; /* of those tokens */
     bool silent;        /* no text on standard output */
     /* Of several answers to one prompt (answers.h): how many there are; which is shown after this one, borrowed; and
-     * whether others are shown before, so that this one's text waits. */
+     * whether its text waits: for that of others before it, or until all of them are taken. */
     int n_answer;
     struct gr_generation *next;
     bool waits;
@@ -88,6 +88,8 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
                        uint32_t n_reopen);
 /* --require-rdma, and no drafter was connected by RDMA yet: nothing is shown. */
 bool gr_generation_lacks_rdma(const struct gr_generation *g);
+/* The first of several answers is shown from now on, and those after it as far as they are there. */
+void gr_generation_show(struct gr_generation *g);
 /* SIGINT or the like came. Where it is not to end the command (may_cut) the turn ends with what there is. */
 void gr_generation_signal(struct gr_generation *g, int signal_number);
 /* It cannot go on. text: the line to log; "" or NULL: it has been logged. */

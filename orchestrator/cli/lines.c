@@ -231,7 +231,7 @@ enum gr_status gr_lines_open(gr_lines_wait_fn *wait, void *ctx, bool remember, s
 {
     struct gr_lines *l = calloc(1, sizeof(*l));
     if (l == NULL) {
-        log_error("out of memory");
+        log_error("no memory for reading lines");
         return GR_ENOMEM;
     }
     l->wait = wait;

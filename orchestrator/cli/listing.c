@@ -1,6 +1,7 @@
 /* The answer to LIST: read, and shown as tables or JSON. */
 #include "orchestrator/cli/listing.h"
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "orchestrator/machine/quarantine.h"
@@ -8,47 +9,30 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define ANSWER_MS 30000 /* how long LIST is waited for */
-
 /* ---- reading ---- */
-
-/* Room for one more element of `size` bytes. */
-static enum gr_status make_room(void **array, int *max, int n, size_t size)
-{
-    if (n < *max) {
-        return GR_OK;
-    }
-    const int more = *max > 0 ? 2 * *max : 64;
-    void *grown = realloc(*array, (size_t)more * size);
-    if (grown == NULL) {
-        log_error("out of memory for a list of %d sessions or workers", more);
-        return GR_ENOMEM;
-    }
-    *array = grown;
-    *max = more;
-    return GR_OK;
-}
 
 static enum gr_status add_session(struct gr_listing *l, const struct gr_msg *m)
 {
-    void *array = l->session;
-    const enum gr_status st = make_room(&array, &l->session_max, l->n_session, sizeof(*l->session));
-    l->session = array;
-    if (st == GR_OK) {
-        l->session[l->n_session++] = (struct gr_listing_session){.id = m->session, .is = m->listed_session};
+    struct gr_listing_session *more = gr_grow(l->session, &l->session_max, (size_t)l->n_session + 1, sizeof(*more));
+    if (more == NULL) {
+        log_error("out of memory for a list of %d sessions", l->n_session + 1);
+        return GR_ENOMEM;
     }
-    return st;
+    l->session = more;
+    l->session[l->n_session++] = (struct gr_listing_session){.id = m->session, .is = m->listed_session};
+    return GR_OK;
 }
 
 static enum gr_status add_worker(struct gr_listing *l, const struct gr_msg *m)
 {
-    void *array = l->worker;
-    const enum gr_status st = make_room(&array, &l->worker_max, l->n_worker, sizeof(*l->worker));
-    l->worker = array;
-    if (st == GR_OK) {
-        l->worker[l->n_worker++] = m->listed_worker;
+    struct gr_msg_listed_worker *more = gr_grow(l->worker, &l->worker_max, (size_t)l->n_worker + 1, sizeof(*more));
+    if (more == NULL) {
+        log_error("out of memory for a list of %d workers", l->n_worker + 1);
+        return GR_ENOMEM;
     }
-    return st;
+    l->worker = more;
+    l->worker[l->n_worker++] = m->listed_worker;
+    return GR_OK;
 }
 
 /* What is neither is no part of the answer. */
@@ -60,15 +44,15 @@ static enum gr_status add(struct gr_listing *l, const struct gr_msg *m)
     return m->type == GR_MSG_WORKER ? add_worker(l, m) : GR_OK;
 }
 
-enum gr_status gr_listing_read(struct gr_remote *r, struct gr_listing *l)
+enum gr_status gr_listing_read(struct gr_remote *r, int within_ms, struct gr_listing *l)
 {
     l->n_session = l->n_worker = 0;
     GR_TRY(gr_remote_send(r, &(struct gr_msg){.type = GR_MSG_LIST}));
     for (;;) {
         struct gr_msg m;
-        enum gr_status st = gr_remote_recv(r, ANSWER_MS, &m);
+        enum gr_status st = gr_remote_recv(r, within_ms, &m);
         if (st == GR_AGAIN) {
-            log_error("the orchestrator at %s has not answered LIST within %d s", r->address, ANSWER_MS / 1000);
+            log_error("the orchestrator at %s has not answered LIST within %.1f s", r->address, within_ms / 1e3);
             return GR_ETIMEDOUT;
         }
         GR_TRY(st);
@@ -127,7 +111,10 @@ const char *gr_listing_worker_state(const struct gr_msg_listed_worker *m)
 {
     static const char *const standing[] = {
         [GR_QUARANTINE_GOOD] = "serving", [GR_QUARANTINE_OUT] = "quarantine", [GR_QUARANTINE_TRIAL] = "trial"};
-    return m->leaving != 0 ? "leaving" : m->draining != 0 ? "draining" : standing[m->standing];
+    return m->leaving != 0                       ? "leaving"
+           : m->draining != 0 && m->n_active > 0 ? "draining"
+           : m->draining != 0                    ? "drained"
+                                                 : standing[m->standing];
 }
 
 /* ---- printing ---- */

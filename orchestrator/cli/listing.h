@@ -16,13 +16,15 @@ struct gr_listing {
     struct gr_listing_session *session;  /* owned */
     struct gr_msg_listed_worker *worker; /* owned */
     int n_session, n_worker;
-    int session_max, worker_max; /* that there is memory for */
-    bool journal_failed;         /* no turn begins there */
+    size_t session_max, worker_max; /* that there is memory for */
+    bool journal_failed;            /* no turn begins there */
 };
 
-/* Asks, and waits for the whole answer; what was listed before is gone. GR_ETIMEDOUT (logged): it has not come within
- * 30 s; GR_ENOMEM (logged); as gr_remote_recv(). */
-GR_NODISCARD enum gr_status gr_listing_read(struct gr_remote *r, struct gr_listing *l);
+#define GR_LISTING_MS 30000 /* how long an answer is waited for, unless something bounds it */
+
+/* Asks, and waits for the whole answer; what was listed before is gone. GR_ETIMEDOUT (logged): nothing of it has come
+ * for within_ms; GR_ENOMEM (logged); as gr_remote_recv(). */
+GR_NODISCARD enum gr_status gr_listing_read(struct gr_remote *r, int within_ms, struct gr_listing *l);
 void gr_listing_finish(struct gr_listing *l);
 
 /* Words and figures of one row. The JSON objects are the caller's. */

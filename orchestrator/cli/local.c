@@ -209,11 +209,6 @@ static void watch_children(struct gr_local *l)
     }
 }
 
-static int nearer(int a_ms, int b_ms)
-{
-    return a_ms < 0 ? b_ms : b_ms < 0 ? a_ms : GR_MIN(a_ms, b_ms);
-}
-
 static bool goes_on(const struct gr_local *l)
 {
     bool some = false;
@@ -268,7 +263,8 @@ void gr_local_turns(struct gr_local *l, struct gr_generation *const *g, int n)
     }
     while (goes_on(l)) {
         const int restart_ms = gr_children_restart(&l->children, gr_clock_ns());
-        gr_hub_pump(l->hub, nearer(restart_ms, has_phase(l, GR_PHASE_START) ? 1000 : -1), l->children.signal_fd);
+        gr_hub_pump(l->hub, gr_clock_sooner_ms(restart_ms, has_phase(l, GR_PHASE_START) ? 1000 : -1),
+                    l->children.signal_fd);
         watch_children(l);
         for (int i = 0; i < n; i++) {
             watch_rdma(l, &l->turn[i]);

@@ -30,7 +30,7 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
     }
     if (o->draft != NULL) {
         GR_TRY(gr_model_path_config(o->draft, &draft));
-        const bool eagle = strcmp(draft.architecture, GR_EAGLE3_ARCHITECTURE) == 0;
+        const bool eagle = gr_hf_is_eagle3(&draft);
         const int inferred = eagle ? GR_METHOD_EAGLE3 : GR_METHOD_DRAFT_MODEL;
         if (o->method != GR_UNSET && o->method != GR_METHOD_NONE && o->method != inferred) {
             log_error("--method %s: %s holds %s (architecture %s): --method %s is for it",
@@ -269,7 +269,10 @@ enum gr_status gr_plan_no_workers(const struct gr_options *o)
 enum gr_status gr_plan_remote(const struct gr_options *o, struct gr_plan *plan_out)
 {
     struct gr_plan p = {.remote = true};
-    GR_TRY(refuse(o, GR_WITH_CONNECT, "the orchestrator at --connect has its own"));
+    char shown[96], reason[160]; /* who did not give --connect has it in the environment */
+    snprintf(reason, sizeof(reason), "the orchestrator at %s has its own",
+             gr_option_shown(o, GR_OPTION_connect, shown, sizeof(shown)));
+    GR_TRY(refuse(o, GR_WITH_CONNECT, reason));
     if (o->model == NULL) {
         log_error(
             "the model is needed: --model DIR, GRAFT_MODEL or target.model of the YAML file; the prompt is tokenized "

@@ -12,7 +12,7 @@
 
 enum gr_status gr_plan_check_target(const struct gr_options *o, const struct gr_hf_config *target)
 {
-    if (strcmp(target->architecture, GR_EAGLE3_ARCHITECTURE) == 0) {
+    if (gr_hf_is_eagle3(target)) {
         log_error("%s is an EAGLE-3 head; it goes with --draft, and --model is its target", o->model);
         return GR_EFORMAT;
     }

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_AGAIN_MS 50 /* between two questions who is there */
+#define LOOK_AGAIN_MS 50   /* between two questions who is there */
+#define ANSWER_MS_MIN 1000 /* for an answer */
 
 /* ---- ping ---- */
 
@@ -66,7 +67,7 @@ static enum gr_status ping_all(struct gr_remote *r, const struct gr_options *o)
     struct gr_listing l = {0};
     uint64_t *rtt_ns = calloc((size_t)o->count, sizeof(*rtt_ns));
     json_t *rows = o->json ? json_array() : NULL;
-    enum gr_status st = rtt_ns == NULL ? GR_ENOMEM : gr_listing_read(r, &l);
+    enum gr_status st = rtt_ns == NULL ? GR_ENOMEM : gr_listing_read(r, GR_LISTING_MS, &l);
     if (st == GR_OK) {
         st = ping_one(r, "orchestrator", 0, rtt_ns, (int)o->count, rows);
     }
@@ -91,7 +92,7 @@ int gr_command_ping(int argc, char **argv)
     gr_options_default(&o, GR_CMD_PING);
     int status = gr_options_load(&o, argc, argv, &yaml);
     if (status < 0) {
-        const enum gr_status st = gr_remote_open(&o, 0, &r);
+        const enum gr_status st = gr_remote_open(&o, (struct gr_remote_patience){0}, &r);
         status = gr_program_refused(st);
         if (st == GR_OK) {
             status = gr_remote_status(&r, ping_all(&r, &o));
@@ -104,6 +105,12 @@ int gr_command_ping(int argc, char **argv)
 }
 
 /* ---- wait ---- */
+
+/* For the one answer of an orchestrator that is there, a moment remains whatever --timeout is. */
+static int ms_until(uint64_t end_ns)
+{
+    return GR_MAX(gr_ms_left(end_ns, gr_clock_ns()), ANSWER_MS_MIN);
+}
 
 static bool has_role(const struct gr_listing *l, uint32_t role)
 {
@@ -120,7 +127,7 @@ static enum gr_status wait_for_workers(struct gr_remote *r, bool with_draft, uin
 {
     for (;;) {
         struct gr_msg m;
-        GR_TRY(gr_listing_read(r, l));
+        GR_TRY(gr_listing_read(r, GR_MIN(ms_until(end_ns), GR_LISTING_MS), l));
         if (has_role(l, GR_ROLE_TARGET) && (!with_draft || has_role(l, GR_ROLE_DRAFT))) {
             return GR_OK;
         }
@@ -149,7 +156,9 @@ int gr_command_wait(int argc, char **argv)
         struct gr_listing l = {0};
         const uint64_t end_ns = gr_clock_ns() + (uint64_t)o.timeout;
         const bool with_draft = o.draft != NULL && !o.disable_multi_token;
-        const enum gr_status st = gr_remote_open(&o, (int)(o.timeout / (int64_t)GR_MS), &r);
+        const struct gr_remote_patience p = {.listen_ms = (int)(o.timeout / (int64_t)GR_MS),
+                                             .within_ms = ms_until(end_ns)};
+        const enum gr_status st = gr_remote_open(&o, p, &r);
         status = gr_program_refused(st);
         if (st == GR_OK) {
             status = gr_remote_status(&r, wait_for_workers(&r, with_draft, end_ns, &l));
@@ -164,9 +173,8 @@ int gr_command_wait(int argc, char **argv)
 /* ---- stop ---- */
 
 /* What is said before it ends (answers to nobody's question) is read and dropped. */
-static enum gr_status wait_for_end(struct gr_remote *r, int64_t timeout_ns)
+static enum gr_status wait_for_end(struct gr_remote *r, uint64_t end_ns, int64_t timeout_ns)
 {
-    const uint64_t end_ns = gr_clock_ns() + (uint64_t)timeout_ns;
     for (;;) {
         const uint64_t now_ns = gr_clock_ns();
         struct gr_msg m;
@@ -186,14 +194,14 @@ static enum gr_status wait_for_end(struct gr_remote *r, int64_t timeout_ns)
     }
 }
 
-static enum gr_status stop(struct gr_remote *r, const struct gr_options *o)
+static enum gr_status stop(struct gr_remote *r, const struct gr_options *o, uint64_t end_ns)
 {
     const struct gr_msg m = {.type = GR_MSG_DRAIN};
     GR_TRY(gr_remote_send(r, &m));
     if (o->now) {
         GR_TRY(gr_remote_send(r, &m));
     }
-    return wait_for_end(r, o->timeout);
+    return wait_for_end(r, end_ns, o->timeout);
 }
 
 int gr_command_stop(int argc, char **argv)
@@ -204,10 +212,11 @@ int gr_command_stop(int argc, char **argv)
     gr_options_default(&o, GR_CMD_STOP);
     int status = gr_options_load(&o, argc, argv, &yaml);
     if (status < 0) {
-        const enum gr_status st = gr_remote_open(&o, 0, &r);
+        const uint64_t end_ns = gr_clock_ns() + (uint64_t)o.timeout;
+        const enum gr_status st = gr_remote_open(&o, (struct gr_remote_patience){.within_ms = ms_until(end_ns)}, &r);
         status = gr_program_refused(st);
         if (st == GR_OK) {
-            status = gr_remote_status(&r, stop(&r, &o));
+            status = gr_remote_status(&r, stop(&r, &o, end_ns));
             gr_remote_close(&r);
         }
     }

@@ -7,19 +7,19 @@
 #include "transport/connect/cluster.h"
 #include "transport/connect/secrecy.h"
 #include "transport/connect/control.h"
-#include "transport/connect/gate.h"
+#include "transport/connect/greet.h"
 #include "transport/net.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #define HELLO_TIMEOUT_MS 10000  /* for the connection and the proof of the key */
-#define TELL_MS 2000            /* patience that is told */
 #define ANSWER_TIMEOUT_MS 30000 /* for the answer to one message */
 #define HEARTBEAT_MS 5000       /* of silence, after which who waits for ever asks whether anybody is there */
 #define HEARTBEATS 3            /* questions that may stay without an answer */
@@ -40,18 +40,11 @@ enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_
     return st;
 }
 
-static enum gr_status hello(const struct gr_options *o, int fd, struct gr_hello *peer_out)
+static enum gr_status describe(const struct gr_options *o, struct gr_hello *out)
 {
-    uint8_t key[GR_KEY_BYTES];
-    struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
-                            .role = GR_ROLE_CLIENT,
-                            .incarnation = gr_clock_ns(),
-                            .secrecy = (uint32_t)o->control_encryption,
-                            .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
-    gr_host_id(self.host_id);
-    GR_TRY(gr_remote_key(o, key));
-    GR_TRY(gr_cluster_name(false, self.cluster));
-    return gr_hello_call(fd, &self, key, HELLO_TIMEOUT_MS, peer_out);
+    gr_hello_for_messages(GR_ROLE_CLIENT, out);
+    out->secrecy = (uint32_t)o->control_encryption;
+    return gr_cluster_name(false, out->cluster);
 }
 
 static int watch_signals(void)
@@ -64,35 +57,7 @@ static int watch_signals(void)
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* A gate hangs up on who has not proved the key within its limit, whoever that is: on a busy machine that is tried
- * again. Who is turned away for another reason hears it much sooner. */
-static enum gr_status reach(const struct gr_options *o, const char *address, int patience_ms, int *fd_out,
-                            struct gr_hello *peer_out)
-{
-    const uint64_t until_ns = gr_clock_ns() + ((uint64_t)GR_MAX(patience_ms, 0) + HELLO_TIMEOUT_MS) * GR_MS;
-    for (;;) {
-        char why[GR_MSG_TEXT_MAX] = "";
-        GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(
-                                     address, GR_MIN(patience_ms, gr_ms_left(until_ns, gr_clock_ns())), TELL_MS, fd_out)
-                               : gr_tcp_connect(address, HELLO_TIMEOUT_MS, fd_out));
-        const uint64_t begin_ns = gr_clock_ns();
-        gr_log_hold(why, sizeof(why));
-        const enum gr_status st = hello(o, *fd_out, peer_out);
-        gr_log_hold(NULL, 0);
-        if (st == GR_OK) {
-            return GR_OK;
-        }
-        close(*fd_out);
-        const uint64_t now_ns = gr_clock_ns();
-        const bool ran_out = st == GR_ECLOSED && now_ns - begin_ns >= GR_ACCEPT_TIMEOUT_MS * GR_MS / 2;
-        if (!ran_out || now_ns >= until_ns) {
-            log_error("%s", why);
-            return st;
-        }
-    }
-}
-
-enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struct gr_remote *out)
+enum gr_status gr_remote_open(const struct gr_options *o, struct gr_remote_patience p, struct gr_remote *out)
 {
     struct gr_remote r = {.address = o->connect != NULL ? o->connect : o->control, .signal_fd = -1};
     uint8_t key[GR_KEY_BYTES];
@@ -100,8 +65,11 @@ enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struc
     gr_cluster_use(o->cluster);
     gr_secrecy_use(o->control_encryption);
     GR_TRY(gr_remote_key(o, key)); /* before anybody is called */
-    struct gr_hello peer;
-    GR_TRY(reach(o, r.address, patience_ms, &fd, &peer));
+    struct gr_hello self, peer;
+    GR_TRY(describe(o, &self));
+    const struct gr_greeting g = {
+        .address = r.address, .self = &self, .key = key, .timeout_ms = HELLO_TIMEOUT_MS, .within_ms = p.within_ms};
+    GR_TRY(gr_greet_as_client(&g, p.listen_ms, &fd, &peer));
     const enum gr_status st = gr_control_create(fd, &peer.keys, &r.control);
     if (st != GR_OK) {
         close(fd);
@@ -135,9 +103,13 @@ int gr_remote_status(const struct gr_remote *r, enum gr_status st)
     return st == GR_OK ? 0 : 1; /* what the far end does not like is no usage error */
 }
 
-static enum gr_status gone(const struct gr_remote *r)
+/* how: in which way it is gone. */
+static enum gr_status gone(struct gr_remote *r, const char *how)
 {
-    log_error("the orchestrator at %s is gone", r->address);
+    const bool in_turn = r->turns[0] != '\0';
+    log_error("the orchestrator at %s %s%s%s%s", r->address, how, in_turn ? "; the turn was in session " : "", r->turns,
+              in_turn ? ", whose answer `graft session show ID --text' shows where a journal has kept it" : "");
+    r->gone = true;
     return GR_ECLOSED;
 }
 
@@ -145,7 +117,7 @@ enum gr_status gr_remote_send(struct gr_remote *r, const struct gr_msg *m)
 {
     const enum gr_status st = gr_control_send(r->control, m);
     if (st == GR_ECLOSED || (st == GR_OK && gr_control_flush(r->control) == GR_ECLOSED)) {
-        return gone(r);
+        return gone(r, "is gone");
     }
     return st;
 }
@@ -159,9 +131,10 @@ static enum gr_status recv_for_ever(struct gr_remote *r, struct gr_msg *out)
             return st;
         }
         if (n_asked == HEARTBEATS) {
-            log_error("the orchestrator at %s has not answered for %d s: it hangs, or the way to it is cut", r->address,
-                      (HEARTBEATS + 1) * HEARTBEAT_MS / 1000);
-            return GR_ECLOSED;
+            char how[96];
+            snprintf(how, sizeof(how), "has not answered for %d s: it hangs, or the way to it is cut",
+                     (HEARTBEATS + 1) * HEARTBEAT_MS / 1000);
+            return gone(r, how);
         }
         GR_TRY(gr_remote_send(r, &(struct gr_msg){.type = GR_MSG_PING}));
     }
@@ -173,7 +146,7 @@ enum gr_status gr_remote_recv(struct gr_remote *r, int timeout_ms, struct gr_msg
         return recv_for_ever(r, out);
     }
     const enum gr_status st = gr_remote_recv_until_end(r, timeout_ms, out);
-    return st == GR_ECLOSED ? gone(r) : st;
+    return st == GR_ECLOSED ? gone(r, "is gone") : st;
 }
 
 enum gr_status gr_remote_recv_until_end(struct gr_remote *r, int timeout_ms, struct gr_msg *out)

@@ -7,6 +7,8 @@
 #include "common/options/options.h"
 #include "transport/connect/bootstrap.h"
 
+#include <stdbool.h>
+
 struct gr_control;
 
 struct gr_remote {
@@ -14,14 +16,21 @@ struct gr_remote {
     const char *address; /* borrowed from the options */
     int signal_number;   /* after GR_ECANCELED: which came */
     int signal_fd;       /* SIGINT, SIGTERM */
+    bool gone;           /* the orchestrator is, and that was logged */
+    char turns[160]; /* the sessions in which turns are at hand, "1, 2"; empty: none. For the line that it is gone */
 };
 
 /* The shared key by --key-file, GRAFT_KEY_FILE, GRAFT_KEY or orchestrator.key_file. What is wrong is logged, with
  * what to do. */
 GR_NODISCARD enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_BYTES]);
-/* Connects to o->connect (default: the configuration's orchestrator.control, else GR_SERVE_ADDRESS), for patience_ms
- * while nobody listens there. GR_EINVAL: a value of this side is wrong. */
-GR_NODISCARD enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struct gr_remote *out);
+struct gr_remote_patience {
+    int listen_ms; /* how long an orchestrator may take to listen; 0: it listens by now */
+    int within_ms; /* until it has proved the key, all together; 0: as long as it usually may take */
+};
+/* Connects to o->connect (default: the configuration's orchestrator.control, else GR_SERVE_ADDRESS). GR_EINVAL: a value
+ * of this side is wrong. */
+GR_NODISCARD enum gr_status gr_remote_open(const struct gr_options *o, struct gr_remote_patience p,
+                                           struct gr_remote *out);
 void gr_remote_close(struct gr_remote *r);
 /* The exit status of a command that ended with `st`; that a signal has cut it short is logged. */
 int gr_remote_status(const struct gr_remote *r, enum gr_status st);

@@ -39,6 +39,8 @@
 #define QUARANTINE_PAUSE_MIN GR_S
 #define QUARANTINE_PAUSE_MAX (60 * GR_S)
 
+enum teller { BY_SIGNAL, BY_CLIENT, N_TELLER };
+
 struct serve {
     struct gr_options o;
     struct gr_serve_models models;
@@ -59,7 +61,7 @@ struct serve {
     uint64_t idle_since_ns; /* no turn and no client since then; 0: not so, or there was no turn yet */
     bool served;            /* there was a turn */
     bool draining;
-    bool told_to_end; /* by what, said once more, ends at once */
+    bool told_by[N_TELLER]; /* to end; if the same one says it again, it ends at once */
     bool at_once, failed, bad_value;
 };
 
@@ -210,25 +212,31 @@ static void begin_drain(struct serve *s)
     }
 }
 
-/* ends: there is a limit, and said twice it ends at once. */
-static void drain_for(struct serve *s, bool ends)
+static void drain(struct serve *s)
 {
-    if (ends && s->told_to_end) {
-        s->at_once = true;
-        return;
-    }
     if (!s->draining) {
         begin_drain(s);
     }
-    if (ends) {
-        s->told_to_end = true;
+}
+
+/* The turns have a limit. A client's `graft stop' and a signal to the whole job say the same, and not that there is
+ * haste. */
+static void end_by(struct serve *s, enum teller who)
+{
+    if (s->told_by[who]) {
+        s->at_once = true;
+        return;
+    }
+    drain(s);
+    if (!s->told_by[BY_SIGNAL] && !s->told_by[BY_CLIENT]) {
         s->drain_end_ns = gr_clock_ns() + (uint64_t)s->o.drain_timeout;
     }
+    s->told_by[who] = true;
 }
 
 static void on_stop(void *ctx)
 {
-    drain_for(ctx, true);
+    end_by(ctx, BY_CLIENT);
 }
 
 /* How long the journal's disk is waited for at the end: as long as turns are, and a little longer where their time is
@@ -282,7 +290,7 @@ static void warn_of_loopback(const struct serve *s)
 static const char *listens_at(const struct serve *s)
 {
     const bool named = s->o.values.source[GR_OPTION_control] != GR_FROM_DEFAULT;
-    return s->o.interface != NULL && !named ? strrchr(GR_SERVE_ADDRESS, ':') : s->o.control;
+    return s->o.interface != NULL && !named ? gr_address_port_of(GR_SERVE_ADDRESS) : s->o.control;
 }
 
 /* Where numbers of workers begin: above all that orchestrators gave before. */
@@ -462,8 +470,10 @@ static void watch_children(struct serve *s)
         const enum gr_child_event e = gr_children_poll(&s->children, &signal_number, &index);
         if (gr_program_reloaded_by(signal_number)) {
             gr_serve_http_reload(&s->http);
+        } else if (gr_program_drained_by(signal_number)) {
+            drain(s);
         } else if (signal_number != 0) {
-            drain_for(s, !gr_program_drained_by(signal_number));
+            end_by(s, BY_SIGNAL);
         }
         if (e == GR_CHILD_NONE) {
             return;
@@ -525,12 +535,6 @@ static void watch_idle(struct serve *s, uint64_t now_ns)
     }
 }
 
-/* -1: never. */
-static int ms_until(uint64_t at_ns, uint64_t now_ns)
-{
-    return at_ns == NEVER ? -1 : at_ns <= now_ns ? 0 : (int)GR_MIN((at_ns - now_ns) / GR_MS + 1, (uint64_t)3600000);
-}
-
 /* ms until the next of the times that end something; -1: none is set. */
 static int next_end_ms(const struct serve *s, uint64_t now_ns)
 {
@@ -538,13 +542,7 @@ static int next_end_ms(const struct serve *s, uint64_t now_ns)
     if (ends_when_idle(s) && s->idle_since_ns != 0) {
         at_ns = GR_MIN(at_ns, s->idle_since_ns + (uint64_t)s->o.exit_when_idle);
     }
-    return ms_until(at_ns, now_ns);
-}
-
-/* -1: no limit. */
-static int sooner(int a_ms, int b_ms)
-{
-    return a_ms < 0 ? b_ms : b_ms < 0 ? a_ms : GR_MIN(a_ms, b_ms);
+    return gr_clock_ms_until(at_ns, now_ns);
 }
 
 static void watch_times(struct serve *s)
@@ -559,15 +557,15 @@ static void pump_until_ended(struct serve *s)
 {
     while (!s->failed && !s->at_once && !(s->draining && gr_orch_n_turn(gr_hub_orch(s->hub)) == 0)) {
         const uint64_t now_ns = gr_clock_ns();
-        int wait_ms = sooner(gr_children_restart(&s->children, now_ns), next_end_ms(s, now_ns));
+        int wait_ms = gr_clock_sooner_ms(gr_children_restart(&s->children, now_ns), next_end_ms(s, now_ns));
         if (s->ready_due) {
             s->failed = write_ready_file(s) != GR_OK;
-            wait_ms = sooner(wait_ms, READER_MS);
+            wait_ms = gr_clock_sooner_ms(wait_ms, READER_MS);
         }
         if (s->http.http != NULL) {
-            wait_ms = sooner(wait_ms, ms_until(s->http.due_ns, now_ns));
+            wait_ms = gr_clock_sooner_ms(wait_ms, gr_clock_ms_until(s->http.due_ns, now_ns));
         }
-        wait_ms = sooner(wait_ms, ms_until(s->keeper_due_ns, now_ns));
+        wait_ms = gr_clock_sooner_ms(wait_ms, gr_clock_ms_until(s->keeper_due_ns, now_ns));
         gr_hub_pump(s->hub, wait_ms, s->poll_fd);
         s->keeper_due_ns = s->keeper != NULL ? gr_keeper_run(s->keeper, gr_clock_ns()) : NEVER;
         gr_serve_http_run(&s->http, s->draining, gr_clock_ns());

@@ -43,6 +43,14 @@ static const char *fleet_name(void *ctx, const struct gr_served *m)
     return home->foreign ? NULL : home->name;
 }
 
+/* Targets that were there may come back. */
+static uint32_t room(void *ctx, const struct gr_served *m)
+{
+    const struct gr_serve_http *h = ctx;
+    const uint32_t n_slot = h->n_slot_most[m - h->served];
+    return n_slot > 0 ? n_slot + h->n_queue_max : 0;
+}
+
 static const char *address_of(const struct gr_options *o)
 {
     const bool said = o->values.source[GR_OPTION_http] != GR_FROM_DEFAULT;
@@ -99,8 +107,10 @@ static enum gr_status open_models(struct gr_serve_http *h, const struct gr_optio
 {
     for (; h->n_served < models->n; h->n_served++) {
         const struct gr_serve_model *m = &models->model[h->n_served];
-        const struct gr_served_config c = {
-            .name = m->name[0] != '\0' ? m->name : NULL, .path = m->path, .chat_template = o->chat_template};
+        const struct gr_served_config c = {.name = m->name[0] != '\0' ? m->name : NULL,
+                                           .path = m->path,
+                                           .chat_template = o->chat_template,
+                                           .has_others = models->n > 1};
         GR_TRY(gr_served_open(&c, &h->served[h->n_served]));
     }
     gr_homes_begin(&h->homes, h->served, h->n_served);
@@ -120,8 +130,10 @@ static enum gr_status start(struct gr_serve_http *h, const struct gr_options *o,
                                           .served = h->served,
                                           .n_served = h->n_served,
                                           .fleet_name = fleet_name,
+                                          .room = room,
                                           .find_past = h->keeper != NULL ? find_past : NULL,
                                           .adopt = adopt};
+    h->n_queue_max = (uint32_t)o->queue_max;
     GR_TRY(choose_base(o, models->model[0].path, &h->base));
     GR_TRY(gr_front_create(&front, &h->front));
     const struct gr_http_config c = config_of(h, o, address);
@@ -205,18 +217,33 @@ static uint32_t context_of(const struct gr_worker_info *w)
 }
 
 /* A target counts for each model that it serves; false: it serves none. */
-static bool count_target(const struct gr_serve_http *h, const struct gr_worker_info *w, struct gr_http_state *s)
+static bool count_target(const struct gr_serve_http *h, const struct gr_worker_info *w, bool drained,
+                         struct gr_http_state *s)
 {
     bool serves = false;
     for (int i = 0; i < h->n_served; i++) {
         if (gr_homes_fit(&h->homes, i, w)) {
             s->model[i].n_target++;
+            s->model[i].n_taking += !drained;
             s->model[i].n_ctx = GR_MAX(s->model[i].n_ctx, context_of(w));
             s->n_ctx = GR_MAX(s->n_ctx, s->model[i].n_ctx);
             serves = true;
         }
     }
     return serves;
+}
+
+/* Before requests are taken: who joins now has room for them. */
+static void note_slots(struct gr_serve_http *h)
+{
+    for (int i = 0; i < h->n_served; i++) {
+        uint32_t n_slot = 0;
+        for (uint32_t k = 0; k < GR_ORCH_WORKER_MAX; k++) {
+            const struct gr_worker_info *w = gr_orch_worker(h->orch, k, NULL);
+            n_slot += w != NULL && gr_homes_fit(&h->homes, i, w) ? w->n_slot : 0;
+        }
+        h->n_slot_most[i] = GR_MAX(h->n_slot_most[i], n_slot);
+    }
 }
 
 static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
@@ -233,7 +260,7 @@ static struct gr_http_state look(const struct gr_serve_http *h, bool draining)
                 (struct gr_http_worker){.number = i + 1, .role = w->role, .n_slot = w->n_slot, .status = status};
         }
         const bool is_target = w != NULL && w->role == GR_WORKER_TARGET && !status.leaving;
-        s.n_target += is_target && count_target(h, w, &s);
+        s.n_target += is_target && count_target(h, w, status.draining, &s);
     }
     for (int i = GR_SESSION_WAITING; i <= GR_SESSION_CLOSING; i++) {
         s.n_session[i] = gr_orch_n_in_state(h->orch, (enum gr_session_state)i);
@@ -253,6 +280,7 @@ void gr_serve_http_run(struct gr_serve_http *h, bool draining, uint64_t now_ns)
         return;
     }
     gr_homes_look(&h->homes, h->orch);
+    note_slots(h);
     h->due_ns = gr_front_run(h->front, now_ns);
     const struct gr_http_state s = look(h, draining);
     gr_http_tell(h->http, &s);

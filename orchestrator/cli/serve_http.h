@@ -24,6 +24,8 @@ struct gr_serve_http {
     struct gr_wishes base;
     struct gr_front *front;
     struct gr_http *http;
+    uint32_t n_slot_most[GR_SERVED_MODEL_MAX]; /* of each model's targets together, so far */
+    uint32_t n_queue_max;
     uint32_t n_target_wanted, n_draft_wanted; /* for it to be ready */
     uint64_t due_ns;                          /* gr_serve_http_run() is to be called then; UINT64_MAX */
 };

@@ -12,7 +12,7 @@
 static int list(struct gr_remote *r, const struct gr_options *o)
 {
     struct gr_listing l = {0};
-    int status = gr_remote_status(r, gr_listing_read(r, &l));
+    int status = gr_remote_status(r, gr_listing_read(r, GR_LISTING_MS, &l));
     if (status == 0) {
         status = gr_listing_print(&l, o->json);
     }
@@ -27,7 +27,10 @@ static int show_one(const struct gr_listing *l, uint64_t id, bool json)
             return gr_listing_print_session(&l->session[i], json);
         }
     }
-    log_error("no session %" GR_SESSION_ID_PRI " is open there; `graft session list' tells which are", id);
+    log_error("no session %" GR_SESSION_ID_PRI
+              " is open there; `graft session list' tells which are, and --text shows the last answer of one that has "
+              "ended, where a journal has kept it",
+              id);
     return 1;
 }
 
@@ -37,7 +40,7 @@ static int show(struct gr_remote *r, const struct gr_options *o)
     if (o->text) {
         return gr_session_text(r, o);
     }
-    int status = gr_remote_status(r, gr_listing_read(r, &l));
+    int status = gr_remote_status(r, gr_listing_read(r, GR_LISTING_MS, &l));
     if (status == 0) {
         status = show_one(&l, o->session, o->json);
     }

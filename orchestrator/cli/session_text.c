@@ -29,8 +29,7 @@ static enum gr_status decode(const struct gr_tokenizer *tok, const struct gr_msg
 
 static const char *reason(const struct gr_msg_read_text *m)
 {
-    static const char *const ends[] = {"unknown", "stop", "length", "error", "closed", "timeout", "unserved"};
-    return m->in_turn ? "running" : ends[GR_MIN(m->finish, GR_ARRAY_LEN(ends) - 1)];
+    return m->in_turn ? "running" : gr_finish_name((enum gr_finish)m->finish);
 }
 
 static int print_json(uint64_t session, const struct gr_msg_read_text *m, const struct gr_text_stream *text)

@@ -134,7 +134,7 @@ enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_op
 {
     struct gr_options *own = malloc(sizeof(*own)); /* each worker's device stands in it in turn */
     if (own == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the options of workers");
         return GR_ENOMEM;
     }
     *own = *o;

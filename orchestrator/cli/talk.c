@@ -1,5 +1,6 @@
 #include "orchestrator/cli/talk.h"
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "common/rules/hash.h"
 
@@ -14,15 +15,11 @@ static enum gr_status no_memory(void)
 
 static enum gr_status say(struct gr_talk *t, enum gr_chat_role role, const char *text, size_t len)
 {
-    if (t->n_message == t->cap) {
-        const size_t cap = GR_MAX((size_t)16, 2 * t->cap);
-        struct gr_chat_message *grown = realloc(t->messages, cap * sizeof(*grown));
-        if (grown == NULL) {
-            return no_memory();
-        }
-        t->messages = grown;
-        t->cap = cap;
+    struct gr_chat_message *grown = gr_grow(t->messages, &t->cap, t->n_message + 1, sizeof(*grown));
+    if (grown == NULL) {
+        return no_memory();
     }
+    t->messages = grown;
     char *copy = malloc(len + 1);
     if (copy == NULL) {
         return no_memory();

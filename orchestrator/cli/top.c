@@ -84,7 +84,7 @@ static int run(const struct gr_options *o)
     if (refused != 0) {
         return refused;
     }
-    const enum gr_status st = gr_remote_open(o, 0, &r);
+    const enum gr_status st = gr_remote_open(o, (struct gr_remote_patience){0}, &r);
     if (st != GR_OK) {
         return gr_program_refused(st);
     }

@@ -47,7 +47,7 @@ enum gr_status gr_top_look_list(struct gr_remote *r, struct gr_top_look *l)
     free(l->pong);
     l->pong = NULL;
     l->at_ns = 0;
-    GR_TRY(gr_listing_read(r, &l->list));
+    GR_TRY(gr_listing_read(r, GR_LISTING_MS, &l->list));
     l->at_ns = gr_clock_ns();
     return GR_OK;
 }

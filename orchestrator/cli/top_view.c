@@ -1,6 +1,7 @@
 /* What `graft top` shows: one summary line, a table of workers and a table of sessions. */
 #include "orchestrator/cli/top_view.h"
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "common/base/session_id.h"
 #include "common/base/utf8.h"
@@ -16,16 +17,12 @@
 
 static struct gr_top_line *add_line(struct gr_top_view *v, enum gr_top_kind kind, uint64_t subject)
 {
-    if (v->n == v->max) {
-        const int more = v->max > 0 ? 2 * v->max : 64;
-        struct gr_top_line *grown = realloc(v->line, (size_t)more * sizeof(*grown));
-        if (grown == NULL) {
-            log_error("out of memory for a view of %d lines", more);
-            return NULL;
-        }
-        v->line = grown;
-        v->max = more;
+    struct gr_top_line *grown = gr_grow(v->line, &v->max, (size_t)v->n + 1, sizeof(*grown));
+    if (grown == NULL) {
+        log_error("out of memory for a view of %d lines", v->n + 1);
+        return NULL;
     }
+    v->line = grown;
     struct gr_top_line *line = &v->line[v->n++];
     *line = (struct gr_top_line){.kind = kind, .subject = subject};
     return line;

@@ -32,7 +32,8 @@ struct gr_top_line {
 /* All zeroes: empty. */
 struct gr_top_view {
     struct gr_top_line *line; /* owned */
-    int n, max;
+    int n;
+    size_t max; /* lines that there is memory for */
 };
 
 /* Tokens a second of now->session[i] since the snapshot before; negative: not known. */

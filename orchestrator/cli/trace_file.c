@@ -1,5 +1,6 @@
 #include "orchestrator/cli/trace_file.h"
 
+#include "common/base/grow.h"
 #include "common/base/log.h"
 #include "common/base/out_file.h"
 #include "common/base/session_id.h"
@@ -17,7 +18,8 @@ struct round {
 struct gr_trace_file {
     struct gr_out_file out;
     struct round *round; /* owned */
-    uint32_t n, cap;
+    uint32_t n;
+    size_t cap;
 };
 
 enum track { TRACK_DRAFT = 1, TRACK_WIRE, TRACK_VERIFY, TRACK_WALK, TRACK_COMMIT, TRACK_END };
@@ -54,16 +56,12 @@ void gr_trace_file_round(struct gr_trace_file *t, const struct gr_msg *m, uint64
     if (t->n == GR_TRACE_ROUND_MAX) {
         return; /* said when the file is written */
     }
-    if (t->n == t->cap) {
-        const uint32_t cap = t->cap * 2 + 256;
-        struct round *bigger = realloc(t->round, cap * sizeof(*bigger));
-        if (bigger == NULL) {
-            log_error("out of memory for the trace of %u rounds", cap);
-            return;
-        }
-        t->round = bigger;
-        t->cap = cap;
+    struct round *bigger = gr_grow(t->round, &t->cap, t->n + 1u, sizeof(*bigger));
+    if (bigger == NULL) {
+        log_error("out of memory for the trace of %u rounds", t->n + 1u);
+        return;
     }
+    t->round = bigger;
     t->round[t->n++] = (struct round){.session = m->session,
                                       .wait_ns = m->commit.wait_ns,
                                       .draft_ns = m->commit.draft_ns,

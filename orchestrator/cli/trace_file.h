@@ -4,7 +4,8 @@
  * and nothing is subtracted across processes.
  *
  * `wait` is what the target measured from VERDICT to DRAFT. With each tree the drafter tells its own time; that span
- * stands in the middle of `wait`, and what is left on both sides is wire. */
+ * stands in the middle of `wait`, and what is left on both sides is wire. A tree that was there before its round
+ * waited, and one that came late and still held below one of its nodes, has no draft span: draft_tokens tells of it. */
 #ifndef GR_ORCHESTRATOR_CLI_TRACE_FILE_H
 #define GR_ORCHESTRATOR_CLI_TRACE_FILE_H
 

@@ -15,7 +15,7 @@ static int run_verb(const struct gr_verb *v, struct gr_options *o)
     if (v->ask == NULL) {
         return v->turn(o);
     }
-    const enum gr_status st = gr_remote_open(o, 0, &r);
+    const enum gr_status st = gr_remote_open(o, (struct gr_remote_patience){0}, &r);
     if (st != GR_OK) {
         return gr_report_failure(o, gr_program_refused(st));
     }

@@ -7,7 +7,7 @@
 static int list(struct gr_remote *r, const struct gr_options *o)
 {
     struct gr_listing l = {0};
-    int status = gr_remote_status(r, gr_listing_read(r, &l));
+    int status = gr_remote_status(r, gr_listing_read(r, GR_LISTING_MS, &l));
     if (status == 0) {
         status = gr_listing_print_workers(&l, o->json);
     }

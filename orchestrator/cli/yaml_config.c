@@ -1,5 +1,6 @@
 #include "orchestrator/cli/yaml_config.h"
 
+#include "common/base/in_file.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
 #include "common/base/suggest.h"
@@ -410,11 +411,39 @@ static enum gr_status expect_end(const char *path, yaml_parser_t *parser)
     return st;
 }
 
-static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
+/* libyaml's time grows with the square of the depth, so it is looked at event by event before all is loaded. Other
+ * errors are left to that. */
+static enum gr_status check_depth(const char *path, FILE *f)
 {
     yaml_parser_t parser;
+    yaml_event_t e;
+    int depth = 0;
     if (yaml_parser_initialize(&parser) == 0) {
-        log_error("out of memory");
+        log_error("no memory for reading YAML");
+        return GR_ENOMEM;
+    }
+    yaml_parser_set_input_file(&parser, f);
+    for (bool more = true; more && depth <= GR_YAML_DEPTH_MAX && yaml_parser_parse(&parser, &e) != 0;) {
+        depth += e.type == YAML_MAPPING_START_EVENT || e.type == YAML_SEQUENCE_START_EVENT;
+        depth -= e.type == YAML_MAPPING_END_EVENT || e.type == YAML_SEQUENCE_END_EVENT;
+        more = e.type != YAML_STREAM_END_EVENT;
+        if (depth > GR_YAML_DEPTH_MAX) {
+            log_error("%s:%zu:%zu: nested deeper than %d", path, e.start_mark.line + 1, e.start_mark.column + 1,
+                      GR_YAML_DEPTH_MAX);
+        }
+        yaml_event_delete(&e);
+    }
+    yaml_parser_delete(&parser);
+    rewind(f);
+    return depth > GR_YAML_DEPTH_MAX ? GR_EFORMAT : GR_OK;
+}
+
+static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
+{
+    GR_TRY(check_depth(path, f));
+    yaml_parser_t parser;
+    if (yaml_parser_initialize(&parser) == 0) {
+        log_error("no memory for reading YAML");
         return GR_ENOMEM;
     }
     yaml_parser_set_input_file(&parser, f);
@@ -437,7 +466,7 @@ static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
 
 enum gr_status gr_yaml_config_load(const char *path, struct gr_option_values *v, struct gr_yaml_config **config_out)
 {
-    FILE *f = fopen(path, "re");
+    FILE *f = gr_in_file_stream(path);
     if (f == NULL) {
         log_error("%s: %s", path, strerror(errno));
         return GR_EIO;

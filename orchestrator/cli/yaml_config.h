@@ -6,7 +6,8 @@
 
 #include "common/options/options.h"
 
-#define GR_YAML_BYTES_MAX (1u << 20) /* bytes of a file, at most */
+#define GR_YAML_BYTES_MAX (256u << 10) /* bytes of a file, at most: libyaml takes the square of some things */
+#define GR_YAML_DEPTH_MAX 32           /* of its lists and maps in each other */
 
 struct gr_yaml_config; /* owns the document that option strings point into */
 

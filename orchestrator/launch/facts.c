@@ -1,5 +1,6 @@
 #include "orchestrator/launch/facts.h"
 
+#include "common/base/in_file.h"
 #include "transport/connect/bootstrap.h"
 
 #include <dirent.h>
@@ -24,7 +25,7 @@ static bool ends_with(const char *name, const char *end)
 static bool hash_head(const char *path, uint64_t *hash_out)
 {
     struct stat sb;
-    FILE *f = fopen(path, "re");
+    FILE *f = gr_in_file_stream(path);
     uint8_t *head = malloc(HEAD_BYTES);
     const bool good = f != NULL && head != NULL && fstat(fileno(f), &sb) == 0;
     if (good) {
@@ -82,11 +83,12 @@ static void set(json_t *facts, const char *name, const char *value)
 /* What a rank is told that says where it is, or what is shown, and what is compared in another way. */
 static bool is_own(const struct gr_option *r)
 {
-    static const char *const own[] = {"log-level", "tuned",         "target-ib-hca", "draft-ib-hca",
-                                      "gid-index", "target-device", "draft-device",  "model",
-                                      "draft",     "control",       "interface"};
+    static const enum gr_option_id own[] = {GR_OPTION_log_level,    GR_OPTION_tuned,     GR_OPTION_target_ib_hca,
+                                            GR_OPTION_draft_ib_hca, GR_OPTION_gid_index, GR_OPTION_target_device,
+                                            GR_OPTION_draft_device, GR_OPTION_model,     GR_OPTION_draft,
+                                            GR_OPTION_control,      GR_OPTION_interface};
     for (size_t i = 0; i < GR_ARRAY_LEN(own); i++) {
-        if (strcmp(r->name, own[i]) == 0) {
+        if (r == &gr_option_rows[own[i]]) {
             return true;
         }
     }

@@ -17,16 +17,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CONNECT_MS 2000     /* one attempt at one address */
-#define HELLO_MS 5000       /* HELLO, proof */
+#define CONNECT_MS 2000     /* one attempt at one address; at most an eighth of --grace, as no signal is heard in it */
+#define HELLO_MS 5000       /* HELLO, proof; at most a quarter of --grace */
 #define TELL_NS (30 * GR_S) /* between lines about a rank 0 that is not found */
 #define PAUSE_MS_MIN 50u    /* between attempts to find rank 0 */
 #define PAUSE_MS_MAX 1000u
-#define REFUSED_MAX 5            /* refused attempts in a row to find rank 0 again: its process is gone */
-#define AWAY_NS (600 * GR_S)     /* so long rank 0 may be out of reach while the worker goes on */
-#define UNFIT_NS (10 * GR_S)     /* so long a rank that cannot work looks for rank 0, to say so */
-#define TWIN_NS (2 * GR_S)       /* so long a process that is rank 0, too, has time to say so */
-#define SERVED_OUT_NS (2 * GR_S) /* after the job's end: the worker is told by the orchestrator, too */
+#define REFUSED_MAX 5        /* refused attempts in a row to find rank 0 again: its process is gone */
+#define AWAY_NS (600 * GR_S) /* so long rank 0 may be out of reach while the worker goes on */
+#define UNFIT_NS (10 * GR_S) /* so long a rank that cannot work looks for rank 0, to say so */
+#define WORD_NS (3 * GR_S)   /* so long one that was told to end looks for it, to hand the signal on */
+#define TWIN_NS (2 * GR_S)   /* so long a process that is rank 0, too, has time to say so */
+#define SERVED_OUT_MS 2000   /* after the job's end: the worker is told by the orchestrator, too */
+#define END_MS 8000          /* so long a worker may take to end, unless --grace leaves it less */
 
 static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 30 * GR_S}, .status_0_ends = true};
 
@@ -38,16 +40,82 @@ struct follow {
     int group_fd;               /* who leads a group: where the others of it come; its worker inherits it. -1: none */
     char group_bound[64];       /* its address */
     char group[GR_REACH_BYTES]; /* the same as others are told, or were told */
-    bool asked, at_once;        /* a signal asked this rank to end; a second one */
+    bool asked, again;          /* a signal asked this rank to end; a second one */
+    bool handed_on;             /* rank 0 was told of it */
+    bool alone;                 /* rank 0 cannot be told: this rank's worker ends without the others */
+    int signal_number;          /* of the first signal */
+    uint64_t word_end_ns;       /* until then rank 0 is looked for to tell it of the signal; 0: for its job */
     bool told_up, up, ended, child_done;
     int status;         /* of this process, once it is over */
     uint64_t signal_ns; /* when a signal asked for the first time; 0: none has */
     uint64_t stop_ns;   /* when the worker is told to end by a signal; UINT64_MAX: not */
+    uint64_t end_ns;    /* when --grace is over, which began with a signal here or at rank 0; UINT64_MAX: it has not */
     uint64_t away_ns;   /* since when rank 0 is out of reach; 0: it is not */
     int n_refused;
+    bool is_twin; /* rank 0, which looks for another one: its signals are not read here */
 };
 
-/* ---- finding rank 0 ---- */
+/* ---- signals ---- */
+
+/* Rank 0 ends the job in order. A worker that runs while rank 0 is out of reach ends alone; before it runs, this rank
+ * looks for rank 0 (tell_signal()). */
+static void hand_signal_on(struct follow *f, int signal_number)
+{
+    const bool told =
+        gr_link_is_open(&f->link) && gr_link_send(&f->link, json_pack("{s:s, s:i, s:b}", "type", "signal", "number",
+                                                                      signal_number, "again", f->again)) == GR_OK;
+    f->handed_on = f->handed_on || told;
+    f->alone = f->alone || (!told && f->j->child >= 0);
+}
+
+/* --grace is all the time there is, also where rank 0 does not say the end. */
+static void bound_end(struct follow *f)
+{
+    const uint64_t grace_ns = (uint64_t)f->j->o.grace;
+    f->end_ns = GR_MIN(f->end_ns, f->signal_ns + grace_ns);
+    f->stop_ns = GR_MIN(f->stop_ns, f->end_ns - GR_MIN(grace_ns, END_MS * GR_MS) / 4);
+}
+
+/* How long the worker may take to end by itself; a rest is kept to see it killed. */
+static int end_ms(const struct follow *f)
+{
+    return f->again ? 0 : GR_MIN(END_MS, gr_ms_left(f->end_ns, gr_clock_ns()) / 4 * 3);
+}
+
+static void take_signals(struct follow *f)
+{
+    int signal_number = 0, index = -1;
+    const enum gr_child_event e = gr_children_poll(&f->j->children, &signal_number, &index);
+    const int handed_on = gr_job_user_signal(&signal_number);
+    if (handed_on != 0) {
+        gr_children_signal(&f->j->children, handed_on);
+    }
+    if (signal_number != 0) {
+        f->again = gr_job_signal_again(&f->signal_ns, gr_clock_ns()) || f->again;
+        f->signal_number = f->asked ? f->signal_number : signal_number;
+        f->asked = true;
+        hand_signal_on(f, signal_number);
+        bound_end(f);
+    }
+    if (e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP) {
+        f->child_done = true;
+        const int status = f->j->children.child[index].exit_status;
+        f->status = e == GR_CHILD_ENDED ? status : GR_MAX(status, 1);
+    }
+}
+
+/* Is looking for rank 0 over? */
+static bool is_called_off(const struct follow *f)
+{
+    return f->again || f->alone || (f->asked && f->j->child < 0 && gr_clock_ns() >= f->word_end_ns);
+}
+
+/* Between attempts: is there a signal to be read, or something that was read before? */
+static bool is_disturbed(const struct follow *f)
+{
+    struct pollfd p = {.fd = f->j->children.signal_fd, .events = POLLIN};
+    return !f->is_twin && (is_called_off(f) || poll(&p, 1, 0) > 0);
+}
 
 /* ---- the group that this rank leads ---- */
 
@@ -78,14 +146,25 @@ static enum gr_status announce_group(struct follow *f, int fd)
     return json_object_set_new(f->hello, "group", json_string(f->group)) == 0 ? GR_OK : GR_ENOMEM;
 }
 
+/* ---- one attempt ---- */
+
+/* Of an attempt, in which no signal is heard: a part of --grace, or a tenth of most_ms where that part is very short.
+ * An attempt to hand a signal on does not last longer than that may take. */
+static int bounded_ms(const struct follow *f, int most_ms, int part)
+{
+    const int grace_ms = (int)GR_MIN(f->j->o.grace / (int64_t)GR_MS, (int64_t)INT32_MAX);
+    const int ms = GR_MIN(most_ms, GR_MAX(grace_ms / part, most_ms / 10));
+    return GR_MAX(f->word_end_ns != 0 ? GR_MIN(ms, gr_ms_left(f->word_end_ns, gr_clock_ns())) : ms, 1);
+}
+
 /* GR_OK: connected and proven. GR_EIO: nobody listens there. */
 static enum gr_status try_address(struct follow *f, const char *address, const uint8_t *key)
 {
     struct gr_hello self, peer;
     int fd = -1;
-    GR_TRY(gr_tcp_connect(address, CONNECT_MS, &fd));
+    GR_TRY(gr_tcp_connect(address, bounded_ms(f, CONNECT_MS, 8), &fd));
     gr_job_self(f->j, GR_ROLE_RANK, &self);
-    enum gr_status st = gr_hello_exchange(fd, &self, key, HELLO_MS, &peer);
+    enum gr_status st = gr_hello_exchange(fd, &self, key, bounded_ms(f, HELLO_MS, 4), &peer);
     if (st != GR_OK) {
         close(fd);
         return st;
@@ -107,7 +186,10 @@ static enum gr_status try_note(struct follow *f, const struct gr_job_note *note)
         return GR_EAUTH;
     }
     for (int i = 0; i < note->n_address && st != GR_OK; i++) {
-        st = try_address(f, note->address[i], note->has_key ? note->key : f->j->key);
+        st = is_disturbed(f) ? GR_ECANCELED : try_address(f, note->address[i], note->has_key ? note->key : f->j->key);
+        if (st == GR_ECANCELED) {
+            return st;
+        }
     }
     if (st == GR_OK && note->has_key) {
         memcpy(f->j->key, note->key, sizeof(f->j->key)); /* the worker's, too */
@@ -123,7 +205,7 @@ static enum gr_status try_channel(struct follow *f)
     return st == GR_EAUTH && !f->j->channel.note.has_key && !f->j->with_key ? GR_EUNSUPPORTED : st;
 }
 
-/* Every place once. GR_ENOTFOUND: no place is known yet. */
+/* Every place once. GR_ENOTFOUND: no place is known yet. GR_ECANCELED: a signal came first. */
 static enum gr_status try_all(struct follow *f)
 {
     static struct gr_job_note notes[GR_JOB_NOTE_MAX];
@@ -133,39 +215,16 @@ static enum gr_status try_all(struct follow *f)
         return try_channel(f);
     }
     if (w->dir[0] == '\0') {
-        for (int i = 0; i < w->n_address && st != GR_OK; i++) {
-            st = try_address(f, w->address[i], f->j->key);
+        for (int i = 0; i < w->n_address && st != GR_OK && st != GR_ECANCELED; i++) {
+            st = is_disturbed(f) ? GR_ECANCELED : try_address(f, w->address[i], f->j->key);
         }
         return st;
     }
     const int n = gr_job_dir_read(w->dir, f->j->who.job, notes);
-    for (int i = 0; i < n && st != GR_OK; i++) {
+    for (int i = 0; i < n && st != GR_OK && st != GR_ECANCELED; i++) {
         st = try_note(f, &notes[i]);
     }
     return st;
-}
-
-static void take_signals(struct follow *f)
-{
-    int signal_number = 0, index = -1;
-    const enum gr_child_event e = gr_children_poll(&f->j->children, &signal_number, &index);
-    const int handed_on = gr_job_user_signal(&signal_number);
-    if (handed_on != 0) {
-        gr_children_signal(&f->j->children, handed_on);
-    }
-    if (signal_number != 0) {
-        f->at_once = gr_job_signal_again(&f->signal_ns, gr_clock_ns());
-        f->asked = true;
-        if (!gr_link_is_open(&f->link) ||
-            gr_link_send(&f->link, json_pack("{s:s, s:i}", "type", "signal", "number", signal_number)) != GR_OK) {
-            f->at_once = true; /* nobody can end the job in order */
-        }
-    }
-    if (e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP) {
-        f->child_done = true;
-        const int status = f->j->children.child[index].exit_status;
-        f->status = e == GR_CHILD_ENDED ? status : GR_MAX(status, 1);
-    }
 }
 
 static void rest(struct follow *f, int ms)
@@ -212,7 +271,7 @@ static enum gr_status find_lead(struct follow *f, uint64_t end_ns)
             tell_ns += TELL_NS;
         }
         rest(f, (int)gr_pause_ms(n, PAUSE_MS_MIN, PAUSE_MS_MAX));
-        if (f->asked) {
+        if (is_called_off(f)) {
             return GR_ECANCELED;
         }
     }
@@ -234,7 +293,7 @@ static enum gr_status refused(struct follow *f, const json_t *answer)
 /* Two processes that both take themselves for rank 0 would each wait for ranks that the other one has. */
 enum gr_status gr_job_meet_twin(struct gr_job *j)
 {
-    struct follow f = {.j = j, .link = {.fd = -1}, .user_fd = -1, .group_fd = -1};
+    struct follow f = {.j = j, .link = {.fd = -1}, .user_fd = -1, .group_fd = -1, .is_twin = true};
     const uint64_t end_ns = gr_clock_ns() + TWIN_NS;
     char unheard[400];
     json_t *answer = NULL;
@@ -311,7 +370,7 @@ static enum gr_status start_worker(struct follow *f, const json_t *go)
     static struct gr_worker_line line;
     const char *group = json_string_value(json_object_get(go, "group"));
     const char *lead = json_string_value(json_object_get(go, "at"));
-    gr_where_peer(f->link.fd, gr_link_int(go, "port", 0), join);
+    gr_where_peer(f->link.fd, gr_link_int(go, "port", 0, 65535, 0), join);
     gr_where_own(&j->where, f->link.fd, listen);
     if (group != NULL) {
         where_others_come(f, f->link.fd, listen); /* higher ranks of its group, which may be on other hosts */
@@ -319,7 +378,7 @@ static enum gr_status start_worker(struct follow *f, const json_t *go)
     const struct gr_job_places at = {.join = lead != NULL ? lead : join,
                                      .listen = listen,
                                      .group = group != NULL ? group : f->group,
-                                     .device = gr_link_int(go, "device", GR_DEVICE_LOCAL)};
+                                     .device = gr_link_int(go, "device", 0, INT16_MAX, GR_DEVICE_LOCAL)};
     sodium_bin2hex(key_hex, sizeof(key_hex), j->key, sizeof(j->key));
     memcpy(j->children.key_hex, key_hex, sizeof(j->children.key_hex));
     GR_TRY(gr_job_line(j, &at, &line));
@@ -348,7 +407,9 @@ static void end_with(struct follow *f, int status)
     if (!f->ended) {
         f->ended = true;
         f->status = status;
-        f->stop_ns = gr_clock_ns() + SERVED_OUT_NS;
+        const uint64_t now_ns = gr_clock_ns();
+        const int served_out_ms = GR_MIN(SERVED_OUT_MS, gr_ms_left(f->end_ns, now_ns) / 3);
+        f->stop_ns = GR_MIN(f->stop_ns, now_ns + (uint64_t)served_out_ms * GR_MS);
     }
 }
 
@@ -362,9 +423,10 @@ static void lose_lead(struct follow *f)
     }
 }
 
-static void give_up_lead(struct follow *f)
+/* why: of the last attempt to reach it, with its address. */
+static void give_up_lead(struct follow *f, const char *why)
 {
-    log_error("rank %d on host %s: rank 0 is gone; ending", f->j->who.rank, f->j->who.host);
+    log_error("rank %d on host %s: rank 0 is gone; ending (%s)", f->j->who.rank, f->j->who.host, why);
     end_with(f, 1);
 }
 
@@ -381,9 +443,12 @@ static void seek_lead(struct follow *f)
         return;
     }
     gr_link_close(&f->link);
+    if (st == GR_ECANCELED) {
+        return;
+    }
     f->n_refused = st == GR_ETIMEDOUT ? 0 : f->n_refused + 1;
     if (f->n_refused >= REFUSED_MAX || gr_clock_ns() > f->away_ns + AWAY_NS) {
-        give_up_lead(f);
+        give_up_lead(f, why);
     }
 }
 
@@ -399,7 +464,10 @@ static void hear_lead(struct follow *f)
         return;
     }
     if (strcmp(gr_link_type(m), "end") == 0) {
-        end_with(f, f->up || f->asked ? 0 : 1);
+        const bool came_up = !json_is_false(json_object_get(m, "up"));
+        const int within_ms = gr_link_int(m, "within_ms", 0, INT32_MAX, -1);
+        f->end_ns = within_ms >= 0 ? GR_MIN(f->end_ns, gr_clock_ns() + (uint64_t)within_ms * GR_MS) : f->end_ns;
+        end_with(f, came_up && (f->up || f->asked) ? 0 : 1);
     } else if (strcmp(gr_link_type(m), "no") == 0) {
         (void)refused(f, m);
         end_with(f, 1);
@@ -452,7 +520,7 @@ static void wait_for_news(struct follow *f)
 
 static void run(struct follow *f)
 {
-    while (!f->child_done && !f->at_once && gr_clock_ns() < f->stop_ns) {
+    while (!f->child_done && !f->again && !f->alone && gr_clock_ns() < f->stop_ns) {
         wait_for_news(f);
     }
     if (!f->child_done || !gr_link_is_open(&f->link)) {
@@ -477,11 +545,32 @@ static enum gr_status end_unfit(struct follow *f)
     return why;
 }
 
+/* A signal came before this rank had met rank 0, which would wait for it until --start-within is over. Nobody is told
+ * where rank 0 was signalled as well and has ended. */
+static void tell_signal(struct follow *f)
+{
+    if (gr_link_is_open(&f->link)) {
+        hand_signal_on(f, f->signal_number);
+    }
+    if (f->handed_on) {
+        return;
+    }
+    gr_link_close(&f->link);
+    f->word_end_ns = gr_clock_ns() + GR_MIN(WORD_NS, (uint64_t)f->j->o.grace / 2);
+    if (find_lead(f, UINT64_MAX) == GR_OK) {
+        hand_signal_on(f, f->signal_number);
+    }
+}
+
 static enum gr_status work(struct follow *f, uint64_t end_ns)
 {
     json_t *go = NULL;
-    GR_TRY(meet(f, end_ns, &go));
-    const enum gr_status st = start_worker(f, go);
+    enum gr_status st = meet(f, end_ns, &go);
+    if (st == GR_ECANCELED && f->asked && !f->again && !f->handed_on) {
+        tell_signal(f);
+    }
+    GR_TRY(st);
+    st = start_worker(f, go);
     json_decref(go);
     GR_TRY(st);
     run(f);
@@ -499,6 +588,7 @@ static enum gr_status open_channel(struct gr_job *j)
 int gr_job_follow(struct gr_job *j)
 {
     struct follow f = {.j = j, .link = {.fd = -1}, .stop_ns = UINT64_MAX, .user_fd = -1, .group_fd = -1};
+    f.end_ns = UINT64_MAX;
     const uint64_t end_ns = gr_clock_ns() + (uint64_t)j->o.start_within + 5 * GR_S; /* rank 0 says it first */
     f.hello = gr_launch_hello(&j->who, &j->self, j->facts);
     enum gr_status st = f.hello == NULL ? GR_ENOMEM : gr_job_user_signals(&f.user_fd);
@@ -507,12 +597,14 @@ int gr_job_follow(struct gr_job *j)
     if (st == GR_OK) {
         st = j->unfit == GR_OK ? work(&f, end_ns) : end_unfit(&f);
     }
-    gr_children_finish(&j->children, (int)GR_MIN(j->o.grace / (int64_t)GR_MS, 5000));
+    gr_children_finish(&j->children, end_ms(&f));
     gr_link_close(&f.link);
     if (f.group_fd >= 0) {
         close(f.group_fd);
     }
     gr_channel_end(&j->channel);
     json_decref(f.hello);
-    return st != GR_OK ? gr_program_refused(st == GR_EMISMATCH ? GR_EIO : st) : f.at_once && !f.up ? 1 : f.status;
+    return st != GR_OK                     ? gr_program_refused(st == GR_EMISMATCH ? GR_EIO : st)
+           : (f.again || f.alone) && !f.up ? 1
+                                           : f.status;
 }

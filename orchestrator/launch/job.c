@@ -65,13 +65,15 @@ bool gr_job_signal_again(uint64_t *first_ns, uint64_t now_ns)
 
 /* ---- what both kinds of rank need ---- */
 
+const char *gr_job_control(const struct gr_job *j)
+{
+    return j->o.values.source[GR_OPTION_control] != GR_FROM_DEFAULT ? j->o.control : NULL;
+}
+
 void gr_job_self(const struct gr_job *j, enum gr_role role, struct gr_hello *hello_out)
 {
-    *hello_out = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
-                                   .role = role,
-                                   .incarnation = j->self.incarnation,
-                                   .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
-    gr_host_id(hello_out->host_id);
+    gr_hello_for_messages(role, hello_out);
+    hello_out->incarnation = j->self.incarnation;
 }
 
 static const struct gr_launch_rank *own_role(const struct gr_job *j)

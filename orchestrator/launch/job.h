@@ -36,7 +36,7 @@ GR_NODISCARD enum gr_status gr_job_meet_twin(struct gr_job *j);
  * looked at before this one. */
 GR_NODISCARD enum gr_status gr_job_meet_early_twin(struct gr_job *j, const char *bound);
 /* While rank 0 waits for the others: has another one left word of itself in the job's folder meanwhile? If so (logged)
- * it is told, and note is taken back. */
+ * it is told, and note is taken back. Where ours is gone and there is no other one, it is written again (logged). */
 bool gr_job_met_late_twin(struct gr_job *j, struct gr_job_note *note);
 struct gr_job_places {
     const char *join;   /* the orchestrator */
@@ -53,6 +53,8 @@ struct gr_devices gr_job_devices(const struct gr_job *j);
 int gr_job_tp(const struct gr_job *j);
 /* What an end of a hand-shake says of itself: GR_ROLE_LEAD is who listens, GR_ROLE_RANK who comes. */
 void gr_job_self(const struct gr_job *j, enum gr_role role, struct gr_hello *hello_out);
+/* --control of rank 0's orchestrator; NULL: it was not given, whose default is that of a server by itself. Borrowed. */
+const char *gr_job_control(const struct gr_job *j);
 
 /* Signals that are handed on and end nothing here. fd: readable when one has come. */
 GR_NODISCARD enum gr_status gr_job_user_signals(int *fd_out);

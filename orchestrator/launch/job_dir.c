@@ -134,28 +134,12 @@ void gr_job_dir_remove(const struct gr_job_note *note)
 
 /* ---- reading ---- */
 
-enum gr_job_dir_finding gr_job_dir_look(const char *dir, const char *job, const struct gr_job_note *own)
-{
-    const char *own_name = strrchr(own->name, '/') + 1;
-    DIR *d = opendir(dir);
-    bool ours = d == NULL, another = false;
-    for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL; e = readdir(d)) {
-        const bool same = strcmp(e->d_name, own_name) == 0;
-        ours = ours || same;
-        another = another || (!same && is_of_job(e->d_name, job));
-    }
-    if (d != NULL) {
-        closedir(d);
-    }
-    return another ? GR_JOB_DIR_ANOTHER : ours ? GR_JOB_DIR_OURS : GR_JOB_DIR_GONE;
-}
-
 /* Only its owner can have written it: the folder is closed to others. */
 static bool read_one(const char *path, const char *job, struct gr_job_note *note, struct timespec *when_out)
 {
     char text[NOTE_BYTES_MAX];
     struct stat sb;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {
         return false;
     }
@@ -164,6 +148,31 @@ static bool read_one(const char *path, const char *job, struct gr_job_note *note
     close(fd);
     *when_out = sb.st_mtim;
     return good && gr_job_note_parse(text, (size_t)n, job, note);
+}
+
+/* A reader would pass it over else. */
+static bool is_whole(const char *path, const char *job)
+{
+    struct gr_job_note note;
+    struct timespec when;
+    errno = 0;
+    return read_one(path, job, &note, &when) || errno == EMFILE || errno == ENFILE;
+}
+
+enum gr_job_dir_finding gr_job_dir_look(const char *dir, const char *job, const struct gr_job_note *own)
+{
+    const char *own_name = strrchr(own->name, '/') + 1;
+    DIR *d = opendir(dir);
+    bool ours = d == NULL && errno != ENOENT && errno != ENOTDIR, another = false;
+    for (const struct dirent *e = d != NULL ? readdir(d) : NULL; e != NULL; e = readdir(d)) {
+        const bool same = strcmp(e->d_name, own_name) == 0;
+        ours = ours || (same && is_whole(own->name, job));
+        another = another || (!same && is_of_job(e->d_name, job));
+    }
+    if (d != NULL) {
+        closedir(d);
+    }
+    return another ? GR_JOB_DIR_ANOTHER : ours ? GR_JOB_DIR_OURS : GR_JOB_DIR_GONE;
 }
 
 static bool is_newer(const struct timespec *a, const struct timespec *b)

@@ -22,7 +22,7 @@ int gr_job_dir_read(const char *dir, const char *job, struct gr_job_note notes[G
 void gr_job_dir_remove(const struct gr_job_note *note);
 /* Of the job whose message `own' is: */
 enum gr_job_dir_finding {
-    GR_JOB_DIR_OURS,   /* it is there, alone; or the folder cannot be read */
+    GR_JOB_DIR_OURS,   /* it is there, whole and alone; or that cannot be seen just now */
     GR_JOB_DIR_GONE,   /* it is not there, and nobody else's: who writes one removes what is there first */
     GR_JOB_DIR_ANOTHER /* there is another one */
 };

@@ -4,12 +4,14 @@
 #include "common/base/device.h"
 #include "common/base/log.h"
 #include "common/process/program.h"
+#include "common/process/shell_words.h"
 #include "orchestrator/cli/remote.h"
 #include "orchestrator/cli/yaml_config.h"
 #include "orchestrator/launch/ancestor.h"
 #include "orchestrator/launch/facts.h"
 #include "orchestrator/launch/gpu.h"
 #include "orchestrator/launch/job.h"
+#include "orchestrator/launch/serve_child.h"
 #include "transport/connect/cluster.h"
 #include "transport/connect/secrecy.h"
 #include "transport/own.h"
@@ -36,7 +38,14 @@ static int load(struct gr_options *o, int argc, char **argv, struct gr_yaml_conf
     if (status >= 0 || o->plan == NULL) {
         return status;
     }
+    const int n_target = o->targets.n, n_draft = o->drafts.n; /* of --config */
     const enum gr_status st = gr_yaml_config_load(o->plan, &o->values, &yaml[1]);
+    if (st == GR_OK && n_target + n_draft > 0 && (o->targets.n > n_target || o->drafts.n > n_draft)) {
+        log_error("--config and --plan %s both have lists of workers (targets, drafts), which say what each rank is; "
+                  "one of them is enough",
+                  o->plan);
+        return gr_program_refused(GR_EINVAL);
+    }
     return st == GR_OK ? -1 : gr_program_refused(st == GR_EFORMAT ? GR_EINVAL : st);
 }
 
@@ -108,7 +117,8 @@ static enum gr_status read_roles(struct gr_job *j)
 
 static enum gr_status find_self(struct gr_job *j)
 {
-    static_assert((int)GR_CHOICE_RANKS_NONE == (int)GR_RANKS_NONE && (int)GR_CHOICE_RANKS_PMI == (int)GR_RANKS_PMI,
+#define SAME(name) ((int)GR_CHOICE_RANKS_##name == (int)GR_RANKS_##name)
+    static_assert(SAME(AUTO) && SAME(SLURM) && SAME(OMPI) && SAME(PMIX) && SAME(PMI) && SAME(TORCHRUN) && SAME(NONE),
                   "--ranks' choices are enum gr_ranks");
     char host[80] = "?";
     (void)gethostname(host, sizeof(host) - 1);
@@ -124,7 +134,7 @@ static enum gr_status find_self(struct gr_job *j)
 static void name_node(struct gr_job *j)
 {
     char id[48];
-    gr_host_id(id);
+    gr_machine_id(id);
     snprintf(j->self.node, sizeof(j->self.node), "%.47s/%.30s", id, j->who.host);
 }
 
@@ -157,7 +167,7 @@ static enum gr_status find_key(struct gr_job *j)
     return j->with_key ? gr_remote_key(&j->o, j->key) : GR_OK;
 }
 
-static void keep_environment(struct gr_job *j)
+static enum gr_status keep_environment(struct gr_job *j)
 {
     extern char **environ;
     size_t n = 0;
@@ -165,8 +175,12 @@ static void keep_environment(struct gr_job *j)
         n++;
     }
     j->env = calloc(n + 1, sizeof(*j->env));
-    GR_ASSERT(j->env != NULL);
+    if (j->env == NULL) {
+        log_error("no memory for %zu variables of the environment", n);
+        return GR_ENOMEM;
+    }
     memcpy(j->env, environ, n * sizeof(*j->env)); /* the strings stay where they are */
+    return GR_OK;
 }
 
 /* A launcher's daemon that dies takes its ranks along: nobody else would end them. */
@@ -191,7 +205,7 @@ static enum gr_status check_own(struct gr_job *j)
 
 static enum gr_status prepare(struct gr_job *j)
 {
-    keep_environment(j);
+    GR_TRY(keep_environment(j));
     randombytes_buf(&j->self.incarnation, sizeof(j->self.incarnation));
     GR_TRY(find_self(j));
     watch_parent(j);
@@ -205,52 +219,57 @@ static enum gr_status prepare(struct gr_job *j)
 
 /* ---- what is only shown ---- */
 
-/* As a shell would read it. */
-static void print_quoted(const char *word)
+/* As a shell takes it, with its program's bare name. */
+static void print_words(const char *const *word)
 {
-    const bool plain =
-        word[0] != '\0' && word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                             "_-./:=,@%+")] == '\0';
-    if (plain) {
-        fputs(word, stdout);
-        return;
+    for (int i = 0; word[i] != NULL; i++) {
+        const char *slash = i == 0 ? strrchr(word[i], '/') : NULL;
+        fputs(i > 0 ? " " : "", stdout);
+        gr_shell_word_print(slash != NULL ? slash + 1 : word[i], stdout);
     }
-    putchar('\'');
-    for (; *word != '\0'; word++) {
-        fputs(*word == '\'' ? "'\\''" : (const char[]){*word, '\0'}, stdout);
-    }
-    putchar('\'');
 }
 
-static enum gr_status print_command(struct gr_job *j)
+/* ANY: where rank 0 meets the others, which only a job knows. */
+static void print_serve(struct gr_job *j)
+{
+    static struct gr_worker_line line;
+    const bool told = j->o.interface != NULL;
+    const char *asked = gr_job_control(j);
+    char control[GR_WHERE_CONTROL_BYTES];
+    snprintf(control, sizeof(control), "%s:%s", told ? "" : "ANY", j->where.ports);
+    if (asked != NULL) {
+        gr_where_control(&j->where, asked, NULL, control);
+    }
+    gr_serve_child_line(j, control, &line);
+    print_words(line.args.argv);
+    for (int i = 0; i < j->o.command.n; i++) {
+        fputs(i == 0 ? "; " : " ", stdout);
+        gr_shell_word_print(j->o.command.word[i], stdout);
+    }
+}
+
+static enum gr_status print_worker(struct gr_job *j)
 {
     static struct gr_worker_line line;
     char own[32];
-    const bool told = j->o.interface != NULL;
-    snprintf(own, sizeof(own), "%s:%s", told ? "" : "OWN", j->where.ports);
-    if (j->who.rank == 0) {
-        printf("graft serve --control %s:%s", told ? "" : "ANY", j->where.ports);
-        if (told) {
-            fputs(" --interface ", stdout);
-            print_quoted(j->o.interface);
-        }
-        for (int i = 0; i < j->o.command.n; i++) {
-            fputs(i == 0 ? "; " : " ", stdout);
-            print_quoted(j->o.command.word[i]);
-        }
-        putchar('\n');
-        return GR_OK;
-    }
+    snprintf(own, sizeof(own), "%s:%s", j->o.interface != NULL ? "" : "OWN", j->where.ports);
     const struct gr_job_places at = {
         .join = "RANK0:PORT", .listen = own, .group = "LEADER:PORT", .device = GR_DEVICE_LOCAL};
     GR_TRY(gr_job_line(j, &at, &line));
-    for (int i = 0; line.args.argv[i] != NULL; i++) {
-        const char *word = line.args.argv[i];
-        const char *slash = i == 0 ? strrchr(word, '/') : NULL;
-        fputs(i > 0 ? " " : "", stdout);
-        print_quoted(slash != NULL ? slash + 1 : word);
+    print_words(line.args.argv);
+    fputs(" --supervise", stdout);
+    return GR_OK;
+}
+
+/* The rank as a comment: lines of several ranks come in any order. */
+static enum gr_status print_command(struct gr_job *j)
+{
+    if (j->who.rank == 0) {
+        print_serve(j);
+    } else {
+        GR_TRY(print_worker(j));
     }
-    printf(" --supervise\n");
+    printf("  # rank %d on host %s\n", j->who.rank, j->who.host);
     return GR_OK;
 }
 

@@ -24,6 +24,8 @@
 #define STRANGERS 64          /* links whose hello has not come yet */
 #define HELLO_NS (10 * GR_S)  /* so long they may take */
 #define LEAVE_NS (5 * GR_S)   /* the other ranks, once they know that the job is over */
+#define LATE_NS (3 * GR_S)    /* of a job that ends before all have come: for those who are on their way */
+#define TAIL_NS (4 * GR_S)    /* of --grace, for those who have not ended by then */
 #define ORPHAN_NS (10 * GR_S) /* the orchestrator, once the last target has ended in order */
 #define TWIN_NS (GR_S / 4)    /* between looks for another rank 0 in the job's folder */
 #define N_OWN 6               /* descriptors that are polled beside links */
@@ -45,12 +47,16 @@ struct lead {
     struct gr_serve_child serve;
     char key_hex[2 * GR_KEY_BYTES + 1];
     int wake_fd, user_fd;
-    bool gone, up;                /* the others were told to go; all roles have come up */
-    pid_t command;                /* 0: does not run */
-    bool ending, at_once, served; /* the job ends; at once; the orchestrator has ended */
-    bool told_end;
-    int status;
+    bool gone;     /* the others were told to go */
+    bool up;       /* all roles have come up */
+    bool ending;   /* the job ends: the orchestrator finishes its turns */
+    bool served;   /* the orchestrator has ended */
+    bool told_end; /* the others were told of the end */
+    bool at_once;  /* a second signal came: nothing is waited for */
+    pid_t command; /* 0: does not run */
+    int status;    /* of the job, once it ends */
     uint64_t begin_ns, signal_ns, end_ns, leave_ns;
+    uint64_t late_ns;   /* until then those who come are told that the job has ended; 0: nobody is waited for */
     uint64_t twin_ns;   /* when another rank 0 is looked for again */
     uint64_t orphan_ns; /* when a job without a target ends; 0: it has one */
 };
@@ -63,8 +69,22 @@ static bool serves(const struct lead *d)
     return d->j->child >= 0 && d->j->children.child[d->j->child].pid != 0;
 }
 
+/* --grace begins with the first reason to end, and is all the time there is. */
+static void bound_end(struct lead *d)
+{
+    d->end_ns = d->end_ns != 0 ? d->end_ns : gr_clock_ns() + (uint64_t)d->j->o.grace;
+}
+
+/* What is kept of it to tell the others, and to kill who is still there. */
+static uint64_t tail_ns(const struct lead *d)
+{
+    return GR_MIN(TAIL_NS, (uint64_t)d->j->o.grace / 2);
+}
+
 /* The first reason counts. The orchestrator lets its turns finish and tells the workers; the others hear of the end
- * when it is through. */
+ * when it is through. What lies in the job's folder, a key perhaps, goes first: a launcher that ends its job may kill
+ * this rank any moment (mpirun does when another one has ended). It stays for those who are on their way (end_early()).
+ */
 static void end_job(struct lead *d, int status)
 {
     if (d->ending) {
@@ -72,7 +92,10 @@ static void end_job(struct lead *d, int status)
     }
     d->ending = true;
     d->status = status;
-    d->end_ns = gr_clock_ns() + (uint64_t)d->j->o.grace;
+    if (d->late_ns == 0) {
+        gr_job_dir_remove(&d->note);
+    }
+    bound_end(d);
     d->served = d->served || !serves(d);
     if (!d->served) {
         gr_children_signal(&d->j->children, SIGTERM);
@@ -82,10 +105,36 @@ static void end_job(struct lead *d, int status)
     }
 }
 
+static bool all_were_heard(const struct lead *d)
+{
+    for (int i = 0; i < d->j->roles.n; i++) {
+        if (!d->table.rank[i].heard) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Ends a job some of whose ranks may be on their way: each would look for rank 0 until --start-within is over. */
+static void end_early(struct lead *d, int status)
+{
+    if (!d->ending && !d->up && !all_were_heard(d)) {
+        d->late_ns = gr_clock_ns() + LATE_NS;
+    }
+    end_job(d, status);
+}
+
+/* A rank whose job ends is told how much of --grace is left; the end of its group alone has no such limit. */
 static void send_end(struct lead *d, int rank, int status)
 {
-    if (gr_link_is_open(&d->link[rank]) &&
-        gr_link_send(&d->link[rank], json_pack("{s:s, s:i}", "type", "end", "status", status)) != GR_OK) {
+    if (!gr_link_is_open(&d->link[rank])) {
+        return;
+    }
+    json_t *m = json_pack("{s:s, s:i, s:b}", "type", "end", "status", status, "up", d->up);
+    if (m != NULL && d->end_ns != 0) {
+        (void)json_object_set_new(m, "within_ms", json_integer(gr_ms_left(d->end_ns, gr_clock_ns())));
+    }
+    if (gr_link_send(&d->link[rank], m) != GR_OK) {
         gr_link_close(&d->link[rank]);
     }
 }
@@ -93,25 +142,22 @@ static void send_end(struct lead *d, int rank, int status)
 static void tell_end(struct lead *d)
 {
     d->told_end = true;
-    d->leave_ns = gr_clock_ns() + LEAVE_NS;
+    d->leave_ns = GR_MIN(gr_clock_ns() + LEAVE_NS, d->end_ns - tail_ns(d) / 2);
     for (int i = 0; i < d->j->roles.n; i++) {
         send_end(d, i, d->status);
     }
 }
 
-/* A second signal ends at once. */
 static void interrupt(struct lead *d, int number)
 {
-    const uint64_t now_ns = gr_clock_ns();
-    if (gr_job_signal_again(&d->signal_ns, now_ns)) {
-        d->at_once = true;
-    }
-    if (d->command > 0) {
+    const bool again = gr_job_signal_again(&d->signal_ns, gr_clock_ns());
+    d->at_once = d->at_once || again;
+    if (d->command > 0 && !again) {
         kill(d->command, number); /* its end is the job's; its status, too */
-        d->end_ns = now_ns + (uint64_t)d->j->o.grace;
+        bound_end(d);
         return;
     }
-    end_job(d, d->up ? 0 : GR_EXIT_SIGNAL + number);
+    end_early(d, d->command > 0 || !d->up ? GR_EXIT_SIGNAL + number : 0);
 }
 
 /* ---- hello ---- */
@@ -128,7 +174,8 @@ static void send_no(struct gr_link *l, const char *why, bool other_job)
 static void send_go(struct lead *d, int rank)
 {
     char group[256];
-    const char *at = gr_own_is_told() ? d->serve.reach : NULL;
+    const bool elsewhere = gr_own_is_told() || !gr_reach_is_any(d->serve.control);
+    const char *at = elsewhere ? d->serve.reach : NULL;
     json_t *go = json_pack("{s:s, s:i, s:i, s:s*}", "type", "go", "port", d->serve.port, "device",
                            d->table.rank[rank].device, "at", at);
     if (go != NULL && gr_launch_table_group(&d->table, rank, group)) {
@@ -159,13 +206,23 @@ static void greet(struct lead *d, struct gr_link *l, json_t *hello)
     char why[512];
     int rank = -1;
     const enum gr_status st = gr_launch_table_hello(&d->table, hello, &rank, why);
+    if (st == GR_OK && d->late_ns != 0) {
+        send_no(l, "the job has ended before it began, and rank 0 has said why", false);
+        return;
+    }
     if (st == GR_OK) {
         admit(d, rank, l);
         return;
     }
     send_no(l, why, st == GR_ENOTFOUND);
-    if (st == GR_EMISMATCH && !d->gone) { /* a job that has not begun cannot begin like this; the table has said why */
-        end_job(d, 1);
+    if (st != GR_EMISMATCH || d->gone) {
+        return;
+    }
+    /* A job that has not begun cannot begin like this; the table has said why. */
+    if (rank == 0) {
+        end_job(d, 1); /* ranks that are on their way may be the other rank 0's */
+    } else {
+        end_early(d, 1);
     }
 }
 
@@ -268,6 +325,7 @@ static void see_off(struct lead *d, int rank)
 {
     if (!d->up) {
         lose_rank(d, rank, "has ended before the job began");
+        end_early(d, 1); /* nobody takes its place */
         return;
     }
     gr_link_close(&d->link[rank]);
@@ -294,13 +352,14 @@ static void hear_rank(struct lead *d, int rank)
     } else if (strcmp(type, "done") == 0) {
         see_off(d, rank);
     } else if (strcmp(type, "signal") == 0) {
-        if (d->signal_ns == 0) {
-            interrupt(d, gr_link_int(m, "number", SIGTERM));
+        const bool again = json_is_true(json_object_get(m, "again")); /* that rank was told twice; several were once */
+        if (d->signal_ns == 0 || again) {
+            interrupt(d, gr_link_int(m, "number", 1, SIGRTMAX, SIGTERM));
         }
     } else if (strcmp(type, "failed") == 0) {
         lose_rank(d, rank, "cannot run its worker");
         if (!d->up) {
-            end_job(d, GR_MAX(gr_link_int(m, "status", 1), 1));
+            end_early(d, gr_link_int(m, "status", 1, 255, 1));
         }
     }
     json_decref(m);
@@ -331,7 +390,11 @@ static void watch_children(struct lead *d)
     if (e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP || (e == GR_CHILD_RESTARTED && d->ending)) {
         const int status = e == GR_CHILD_GIVEN_UP ? GR_MAX(d->j->children.child[index].exit_status, 1) : d->up ? 0 : 1;
         d->served = true;
-        end_job(d, status);
+        if (d->command > 0 && status == 0) { /* it was told to end, by the command perhaps, which may have more to do */
+            bound_end(d);
+        } else {
+            end_early(d, status);
+        }
     }
 }
 
@@ -385,17 +448,31 @@ static void watch_command(struct lead *d)
 
 static bool has_twin(struct lead *d)
 {
-    d->twin_ns = gr_clock_ns() + TWIN_NS;
     if (gr_job_met_late_twin(d->j, &d->note)) {
         end_job(d, 1);
     }
+    d->twin_ns = gr_clock_ns() + TWIN_NS;
     return d->ending;
+}
+
+/* Loopback by --control is for this machine alone, and its ranks are known only now. */
+static bool is_out_of_reach(struct lead *d)
+{
+    const int rank = gr_reach_is_local(d->serve.reach) ? gr_launch_table_elsewhere(&d->table) : 0;
+    if (gr_job_control(d->j) == NULL || rank == 0) {
+        return false;
+    }
+    log_error("--control %s: rank %d on host %s does not reach the orchestrator at %s, which is loopback of host %s; "
+              "give --control :PORT, or an address of that host",
+              d->j->o.control, rank, d->table.rank[rank].host, d->serve.reach, d->j->who.host);
+    end_job(d, 1);
+    return true;
 }
 
 static void go_on(struct lead *d)
 {
     if (!d->gone && d->serve.port != 0 && gr_launch_table_missing(&d->table, GR_LAUNCH_HERE) == 0) {
-        if (has_twin(d)) {
+        if (has_twin(d) || is_out_of_reach(d)) {
             return;
         }
         if (gr_launch_table_place(&d->table, d->j->o.share_gpu) != GR_OK) {
@@ -504,11 +581,11 @@ static bool any_link(const struct lead *d)
 static bool is_over(struct lead *d)
 {
     const uint64_t now_ns = gr_clock_ns();
-    const bool late = d->end_ns != 0 && now_ns > d->end_ns;
+    const bool late = d->end_ns != 0 && now_ns > d->end_ns - tail_ns(d);
     if (late && !d->ending) { /* the command did not heed its signal */
         end_job(d, GR_EXIT_SIGNAL + SIGTERM);
     }
-    if (d->orphan_ns != 0 && now_ns > d->orphan_ns && !d->ending) {
+    if (d->orphan_ns != 0 && now_ns > d->orphan_ns && !d->ending && !d->served) {
         no_target(d);
     }
     if (!d->ending) {
@@ -517,7 +594,8 @@ static bool is_over(struct lead *d)
     if (!d->told_end && (d->served || late || d->at_once)) {
         tell_end(d);
     }
-    return d->at_once || (d->told_end && (!any_link(d) || now_ns > d->leave_ns));
+    const bool awaits = !late && now_ns < d->late_ns && !all_were_heard(d);
+    return d->at_once || (d->told_end && !awaits && (!any_link(d) || now_ns > d->leave_ns));
 }
 
 static void run(struct lead *d)
@@ -567,7 +645,7 @@ static enum gr_status listen_for_ranks(struct lead *d)
     GR_TRY(gr_where_listen(w, &d->j->who, &at, &d->note));
     GR_TRY(open_gate(d, &at));
     GR_TRY(gr_job_meet_early_twin(d->j, at.bound));
-    gr_where_control(w, &at, d->serve.control);
+    gr_where_control(w, gr_job_control(d->j), &at, d->serve.control);
     if (w->by != GR_CHANNEL_NOT) {
         return gr_channel_start(&d->j->channel, w->by, &d->j->who, d->j->env, d->j->o.start_within, &d->note);
     }
@@ -596,7 +674,7 @@ static enum gr_status allocate(struct lead *d)
     d->link = calloc(n, sizeof(*d->link));
     d->polled = calloc(N_OWN + STRANGERS + n, sizeof(*d->polled));
     if (d->link == NULL || d->polled == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the links to all ranks");
         return GR_ENOMEM;
     }
     for (size_t i = 0; i < n; i++) {
@@ -649,7 +727,7 @@ static void finish(struct lead *d)
         gr_link_close(&d->stranger[i].link);
     }
     gr_children_signal(&d->j->children, SIGTERM);
-    gr_children_finish(&d->j->children, d->at_once ? 0 : 2000);
+    gr_children_finish(&d->j->children, d->at_once ? 0 : (int)(tail_ns(d) / 2 / GR_MS));
     if (d->gate != NULL) {
         gr_gate_destroy(d->gate);
     }

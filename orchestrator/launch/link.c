@@ -15,7 +15,7 @@ enum gr_status gr_link_open(struct gr_link *l, int fd)
 {
     *l = (struct gr_link){.fd = fd, .buffer = malloc(4 + GR_LINK_BYTES_MAX)};
     if (l->buffer == NULL) {
-        log_error("out of memory");
+        log_error("no memory for a link to another rank");
         gr_link_close(l);
         return GR_ENOMEM;
     }
@@ -102,8 +102,9 @@ const char *gr_link_type(const json_t *j)
     return type != NULL ? type : "";
 }
 
-int gr_link_int(const json_t *j, const char *key, int missing)
+int gr_link_int(const json_t *j, const char *key, int least, int most, int missing)
 {
     const json_t *n = json_object_get(j, key);
-    return json_is_integer(n) ? (int)json_integer_value(n) : missing;
+    const json_int_t value = json_is_integer(n) ? json_integer_value(n) : missing;
+    return value >= least && value <= most ? (int)value : missing;
 }

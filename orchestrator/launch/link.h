@@ -7,8 +7,9 @@
  *           "group" for one that is a target with others: where it finds who leads them
  *   up      the rank's worker has joined
  *   failed  it cannot: "status"
- *   signal  the rank was asked to end, by signal "number"
- *   end     the job is over, or this rank's part in it: "status"
+ *   signal  the rank was asked to end, by signal "number"; "again" true where that was so before
+ *   end     the job is over, or this rank's part in it: "status"; "up" false where it never came up; of a job
+ *           "within_ms", what is left of --grace
  */
 #ifndef GR_ORCHESTRATOR_LAUNCH_LINK_H
 #define GR_ORCHESTRATOR_LAUNCH_LINK_H
@@ -41,7 +42,7 @@ GR_NODISCARD enum gr_status gr_link_send(struct gr_link *l, json_t *j);
 GR_NODISCARD enum gr_status gr_link_recv(struct gr_link *l, json_t **out);
 /* Its type, "" without one. */
 const char *gr_link_type(const json_t *j);
-/* A number of it, or `missing`. */
-int gr_link_int(const json_t *j, const char *key, int missing);
+/* A number of it from least to most; `missing` where there is none, or one beyond them. */
+int gr_link_int(const json_t *j, const char *key, int least, int most, int missing);
 
 #endif

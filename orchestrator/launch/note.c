@@ -25,7 +25,7 @@ char *gr_job_note_text(const char *job, const struct gr_job_note *note)
     char *text = j != NULL ? json_dumps(j, JSON_COMPACT) : NULL;
     json_decref(j);
     if (text == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the note in the job directory");
     }
     return text;
 }

@@ -15,6 +15,7 @@ struct gr_job_note {
     bool has_key;
     uint8_t key[GR_KEY_BYTES];
     char name[PATH_MAX]; /* its file; "" before it is written, and where it has none */
+    bool lost;           /* it was removed, and cannot be written again so far, which was said */
 };
 
 /* To be freed; below 2 KB. NULL (logged): no memory. */

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/base/suggest.h"
+#include "orchestrator/cli/crew.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,21 +47,24 @@ static enum gr_status unknown_role(const char *word, size_t len)
     return GR_EINVAL;
 }
 
+static bool read_count(const char *text, size_t len, int64_t *out)
+{
+    char number[16];
+    return snprintf(number, sizeof(number), "%.*s", (int)GR_MIN(len, sizeof(number)), text) < (int)sizeof(number) &&
+           gr_parse_int(number, 1, GR_LAUNCH_RANK_MAX, out);
+}
+
 /* "draft:2", of len bytes. */
 static enum gr_status read_one(const char *text, size_t len, struct gr_roles *r)
 {
     const char *colon = memchr(text, ':', len);
     const size_t word = colon != NULL ? (size_t)(colon - text) : len;
     int64_t count = 1;
-    char number[16];
-    if (colon != NULL) {
-        snprintf(number, sizeof(number), "%.*s", (int)GR_MIN(len - word - 1, sizeof(number) - 1), colon + 1);
-    }
     for (int role = 0; role < (int)GR_ARRAY_LEN(names); role++) {
         if (strlen(names[role]) != word || memcmp(names[role], text, word) != 0) {
             continue;
         }
-        if (colon != NULL && !gr_parse_int(number, 1, GR_LAUNCH_RANK_MAX, &count)) {
+        if (colon != NULL && !read_count(colon + 1, len - word - 1, &count)) {
             log_error("--roles: %.*s: ROLE:N is wanted, N from 1 to %d", (int)len, text, GR_LAUNCH_RANK_MAX);
             return GR_EINVAL;
         }
@@ -212,10 +216,11 @@ static enum gr_status read_targets(const struct gr_options *o, struct gr_roles *
 /* What no launcher can make good. */
 static enum gr_status check_table(const struct gr_roles *r)
 {
-    bool target = false;
+    int n_target = 0, n_draft = 0; /* one over several ranks is one */
     for (int i = 0; i < r->n; i++) {
         const bool serves = r->rank[i].role == GR_LAUNCH_SERVE;
-        target = target || r->rank[i].role == GR_LAUNCH_TARGET;
+        n_target += r->rank[i].role == GR_LAUNCH_TARGET && gr_roles_leader(r, i) == i;
+        n_draft += r->rank[i].role == GR_LAUNCH_DRAFT;
         if (serves && i > 0) {
             log_error("%s: rank %d is an orchestrator (serve), and rank 0 is one; a job has one, as rank 0", r->from,
                       i);
@@ -227,11 +232,11 @@ static enum gr_status check_table(const struct gr_roles *r)
             return GR_EINVAL;
         }
     }
-    if (!target) {
+    if (n_target == 0) {
         log_error("%s: there is no target; nothing generates without one", r->from);
         return GR_EINVAL;
     }
-    return GR_OK;
+    return gr_crew_check_size(n_target, n_draft);
 }
 
 enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out)
@@ -275,7 +280,11 @@ enum gr_status gr_roles_check_size(const struct gr_roles *r, struct gr_who *w)
     if (w->size == r->n && w->rank < r->n) {
         return GR_OK;
     }
-    if (w->rank >= r->n || w->size > r->n) {
+    if (w->source == GR_RANKS_NONE) { /* it has rank 0 of 1, which the plan or the roles are more than */
+        log_error("no launcher has started this process (ranks by none), and %s has %d roles, each of which is a rank: "
+                  "`mpirun -n %d graft launch ...' or `srun -n %d graft launch ...' starts them",
+                  r->from, r->n, r->n, r->n);
+    } else if (w->rank >= r->n || w->size > r->n) {
         log_error("rank %d on host %s: there are more ranks than roles: %s has %d roles, %s has started %d ranks",
                   w->rank, w->host, r->from, r->n, source, GR_MAX(w->size, w->rank + 1));
     } else {

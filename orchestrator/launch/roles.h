@@ -29,7 +29,8 @@ struct gr_roles {
 };
 
 /* By --roles, else by the lists targets and drafts. GR_EINVAL (logged): both, neither, a word that is no role, rank 0
- * is no orchestrator or another one is, no target, more than GR_LAUNCH_RANK_MAX, a group that cannot be. */
+ * is no orchestrator or another one is, no target, more ranks than GR_LAUNCH_RANK_MAX, more workers than an
+ * orchestrator takes, a group that cannot be. */
 GR_NODISCARD enum gr_status gr_roles_read(const struct gr_options *o, struct gr_roles *out);
 /* Has the launcher started as many ranks as there are roles? w->size 0 becomes that of the roles. The complaint names
  * rank and host. */

@@ -6,6 +6,7 @@
 #include "common/base/parse.h"
 #include "common/process/child_args.h"
 #include "common/process/program.h"
+#include "transport/connect/reach.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -63,6 +64,19 @@ static void add_option(struct gr_worker_line *l, const struct gr_options *o, con
     l->n++;
 }
 
+void gr_serve_child_line(struct gr_job *j, const char *control, struct gr_worker_line *line)
+{
+    line->n = 0;
+    gr_child_args_begin(&line->args, gr_program_sibling("graft"));
+    gr_child_args_add_flag(&line->args, "serve", true);
+    gr_child_args_add(&line->args, "--control", control);
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        if (j->o.values.source[i] != GR_FROM_DEFAULT && is_for_serve(&j->o, &gr_option_rows[i])) {
+            add_option(line, &j->o, &gr_option_rows[i]);
+        }
+    }
+}
+
 enum gr_status gr_serve_child_start(struct gr_job *j, struct gr_serve_child *s)
 {
     static struct gr_worker_line line;
@@ -70,16 +84,8 @@ enum gr_status gr_serve_child_start(struct gr_job *j, struct gr_serve_child *s)
     int write_fd = -1;
     GR_TRY(open_ready(s, &write_fd));
     snprintf(ready, sizeof(ready), "/dev/fd/%d", write_fd);
-    line.n = 0;
-    gr_child_args_begin(&line.args, gr_program_sibling("graft"));
-    gr_child_args_add_flag(&line.args, "serve", true);
-    gr_child_args_add(&line.args, "--control", s->control);
+    gr_serve_child_line(j, s->control, &line);
     gr_child_args_add(&line.args, "--ready-file", ready);
-    for (int i = 0; i < GR_N_OPTION; i++) {
-        if (j->o.values.source[i] != GR_FROM_DEFAULT && is_for_serve(&j->o, &gr_option_rows[i])) {
-            add_option(&line, &j->o, &gr_option_rows[i]);
-        }
-    }
     gr_options_clear_environment();
     return gr_children_start(&j->children, "orchestrator", line.args.argv, &rule, &j->child);
 }
@@ -87,7 +93,7 @@ enum gr_status gr_serve_child_start(struct gr_job *j, struct gr_serve_child *s)
 /* host:port of s->control with the port that it has. */
 static void with_port(const struct gr_serve_child *s, char *text, size_t text_bytes)
 {
-    const int host_len = (int)(strrchr(s->control, ':') - s->control);
+    const int host_len = (int)(gr_address_port_of(s->control) - s->control);
     snprintf(text, text_bytes, "%.*s:%d", host_len, s->control, s->port);
 }
 
@@ -97,7 +103,7 @@ static void find_connect(struct gr_serve_child *s)
     if (s->control[0] == ':') {
         snprintf(s->connect, sizeof(s->connect), "%.*s", (int)GR_MIN(strcspn(s->reach, ","), sizeof(s->connect) - 1),
                  s->reach);
-    } else if (strncmp(s->control, "[::]", 4) == 0 || strncmp(s->control, "0.0.0.0", 7) == 0) {
+    } else if (gr_reach_is_any(s->control)) {
         snprintf(s->connect, sizeof(s->connect), "127.0.0.1:%d", s->port);
     } else {
         with_port(s, s->connect, sizeof(s->connect));
@@ -107,7 +113,7 @@ static void find_connect(struct gr_serve_child *s)
 static void keep_port(struct gr_job *j, const struct gr_serve_child *s)
 {
     struct gr_child *k = &j->children.child[j->child];
-    char address[80];
+    char address[GR_WHERE_CONTROL_BYTES];
     with_port(s, address, sizeof(address));
     for (int i = 0; k->argv[i] != NULL; i++) {
         char *copy = strcmp(k->argv[i], s->control) == 0 ? strdup(address) : NULL;
@@ -129,7 +135,7 @@ bool gr_serve_child_is_ready(struct gr_job *j, struct gr_serve_child *s)
     }
     text[n] = '\0';
     text[strcspn(text, "\n")] = '\0';
-    const char *colon = strrchr(text, ':'); /* of several addresses all have one port */
+    const char *colon = gr_address_port_of(text); /* of several addresses all have one port */
     if (colon == NULL || !gr_parse_int(colon + 1, 1, GR_PORT_MAX, &port)) {
         log_error("the orchestrator's address, `%.200s', has no port", text);
         return false;

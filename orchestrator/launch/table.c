@@ -17,7 +17,7 @@ enum gr_status gr_launch_table_create(struct gr_roles *roles, const char *job, u
     snprintf(out->job, sizeof(out->job), "%s", job);
     out->rank = calloc((size_t)roles->n, sizeof(*out->rank));
     if (out->rank == NULL) {
-        log_error("out of memory");
+        log_error("no memory for the table of ranks");
         return GR_ENOMEM;
     }
     return GR_OK;
@@ -154,6 +154,7 @@ static void take(struct gr_launch_entry *e, const struct hello *h)
     }
     json_decref(e->facts);
     *e = (struct gr_launch_entry){.state = GR_LAUNCH_HERE,
+                                  .heard = true,
                                   .incarnation = (uint64_t)h->incarnation,
                                   .facts = json_incref(h->facts),
                                   .device = GR_DEVICE_LOCAL,
@@ -182,6 +183,7 @@ enum gr_status gr_launch_table_hello(struct gr_launch_table *t, const json_t *he
         log_error("refused: %s", why);
         return st;
     }
+    t->rank[h.rank].heard = true;
     if (compare_facts(t, &h, why) > 0) {
         return GR_EMISMATCH;
     }
@@ -211,12 +213,12 @@ static size_t say_absent(const struct gr_launch_table *t, int rank, const char *
     const struct gr_launch_rank *r = &t->roles->rank[rank];
     const bool is_placed = t->rank[rank].host[0] != '\0', is_planned = !is_placed && r->host != NULL;
     const char *host = is_placed ? t->rank[rank].host : is_planned ? r->host : "";
-    return (size_t)snprintf(text, bytes, "%srank %d (%s)%s%.48s%s has not said hello", before, rank,
-                            gr_launch_role_name(r->role),
+    return (size_t)snprintf(text, bytes, "%srank %d (%s)%s%.48s%s %s", before, rank, gr_launch_role_name(r->role),
                             is_placed    ? " on host "
                             : is_planned ? ", by the plan on host "
                                          : "",
-                            host, is_planned ? "," : "");
+                            host, is_planned ? "," : "",
+                            t->rank[rank].heard ? "has said hello and is gone" : "has not said hello");
 }
 
 void gr_launch_table_who(const struct gr_launch_table *t, enum gr_launch_state wanted, char text[512])
@@ -263,6 +265,16 @@ enum gr_launch_wait gr_launch_table_wait(struct gr_launch_table *t, enum gr_laun
 static bool share_host(const struct gr_launch_table *t, int a, int b)
 {
     return strcmp(t->rank[a].node, t->rank[b].node) == 0;
+}
+
+int gr_launch_table_elsewhere(const struct gr_launch_table *t)
+{
+    for (int i = 1; i < t->roles->n; i++) {
+        if (!share_host(t, 0, i)) {
+            return i;
+        }
+    }
+    return 0;
 }
 
 bool gr_launch_table_group(const struct gr_launch_table *t, int rank, char out[256])
@@ -360,12 +372,38 @@ static enum gr_status check_alone(const struct gr_launch_table *t, int rank)
     return GR_OK;
 }
 
+/* Ranks of this one's target that are on its host. */
+static int count_members(const struct gr_launch_table *t, int rank)
+{
+    int n = 0;
+    for (int i = 0; i < t->roles->n; i++) {
+        n += share_host(t, i, rank) && gr_roles_leader(t->roles, i) == gr_roles_leader(t->roles, rank);
+    }
+    return n;
+}
+
+/* NCCL decides some things by host, and groups of which hosts had unequal parts have hung in it. */
+static enum gr_status check_even(const struct gr_launch_table *t, int rank)
+{
+    const int leader = gr_roles_leader(t->roles, rank);
+    const int n_here = count_members(t, rank), n_first = count_members(t, leader);
+    if (n_here != n_first) {
+        log_error(
+            "the target of rank %d: host %s has %d of its ranks, and host %s %d; give each host of a target on GPUs "
+            "as many (srun -m arbitrary -w, mpirun --rankfile)",
+            leader, t->rank[leader].host, n_first, t->rank[rank].host, n_here);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
 enum gr_status gr_launch_table_place(struct gr_launch_table *t, bool share)
 {
     for (int i = 0; i < t->roles->n; i++) {
         if (t->rank[i].wants_gpu == 0) {
             continue;
         }
+        GR_TRY(check_even(t, i));
         GR_TRY(place_one(t, i, share));
         if (!share) {
             GR_TRY(check_alone(t, i));

@@ -25,6 +25,7 @@ struct gr_launch_entry {
     char host[80];                   /* before its hello: where the launcher has put it, or empty */
     char node[80];                   /* equal on ranks that share a machine */
     uint64_t incarnation;            /* random by process */
+    bool heard;                      /* it has said hello, and may have been refused */
     json_t *facts;                   /* owned: name -> text */
     int n_gpu;                       /* GPUs that it sees; 0: it asked for none, or there is none */
     char gpu[GR_LAUNCH_GPU_MAX][16]; /* their PCI addresses */
@@ -49,6 +50,8 @@ void gr_launch_table_destroy(struct gr_launch_table *t);
  * with rank, host and both values. GR_ENOTFOUND: it belongs to another job. */
 GR_NODISCARD enum gr_status gr_launch_table_hello(struct gr_launch_table *t, const json_t *hello, int *rank_out,
                                                   char why[512]);
+/* The first rank on another machine than rank 0; 0: there is none. */
+int gr_launch_table_elsewhere(const struct gr_launch_table *t);
 /* How many ranks have not come so far. */
 int gr_launch_table_missing(const struct gr_launch_table *t, enum gr_launch_state wanted);
 /* Where the launcher has put a rank that has said nothing yet. */
@@ -62,7 +65,7 @@ enum gr_launch_wait gr_launch_table_wait(struct gr_launch_table *t, enum gr_laun
                                          uint64_t within_ns, char text[GR_LAUNCH_WAIT_BYTES]);
 /* GPUs for each rank that asked for cuda:local: those that it sees, where they are as many as it wants, else by its
  * place among the ranks of its host that want some. share: in turn where there are too few. GR_EINVAL (logged): too
- * few, or two ranks got one GPU. */
+ * few, two ranks got one GPU, or hosts have unequal parts of a target. */
 GR_NODISCARD enum gr_status gr_launch_table_place(struct gr_launch_table *t, bool share);
 
 /* Where this rank finds who leads its group: the addresses that this one has told, without loopback if it is on another

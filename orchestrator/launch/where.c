@@ -209,10 +209,15 @@ enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *wh
 
 /* ---- where the job's listeners are ---- */
 
-void gr_where_control(const struct gr_where *w, const struct gr_listening *met, char out[64])
+void gr_where_control(const struct gr_where *w, const char *control, const struct gr_listening *met,
+                      char out[GR_WHERE_CONTROL_BYTES])
 {
-    const int host_len = gr_own_is_told() ? 0 : (int)(strrchr(met->bound, ':') - met->bound);
-    snprintf(out, 64, "%.*s:%s", host_len, met->bound, w->ports);
+    const char *from = control != NULL ? control : met->bound;
+    const char *colon = gr_address_port_of(from);
+    const bool any = control != NULL ? control[0] == '*' : gr_own_is_told();
+    const bool chosen = control != NULL && strcmp(colon, ":0") != 0; /* a port of its own goes before --ports */
+    snprintf(out, GR_WHERE_CONTROL_BYTES, "%.*s:%s", any ? 0 : (int)(colon - from), from,
+             chosen ? colon + 1 : w->ports);
 }
 
 /* host:port of one end of a connection; peer: the other end, else ours. */
@@ -224,7 +229,7 @@ static void end_text(int fd, bool peer, const char *port, char out[64])
     } else {
         gr_sock_own_text(fd, end);
     }
-    snprintf(out, 64, "%.*s:%s", (int)GR_MIN((size_t)(strrchr(end, ':') - end), (size_t)46), end, port);
+    snprintf(out, 64, "%.*s:%s", (int)GR_MIN((size_t)(gr_address_port_of(end) - end), (size_t)46), end, port);
 }
 
 void gr_where_peer(int fd, int port, char text_out[64])

@@ -8,6 +8,7 @@
 #include "orchestrator/launch/who.h"
 #include "transport/net.h"
 
+#define GR_WHERE_CONTROL_BYTES 300
 #define GR_WHERE_PORTS 8 /* ports that are tried in turn where nobody can say which one is taken */
 
 struct gr_where {
@@ -36,9 +37,10 @@ const char *gr_where_text(const struct gr_where *w);
  * logged. */
 GR_NODISCARD enum gr_status gr_where_listen(const struct gr_where *w, const struct gr_who *who,
                                             struct gr_listening *out, struct gr_job_note *note);
-/* Where rank 0's orchestrator listens: where rank 0 does, with the ports that listeners take; or, with --interface,
- * there, whichever way the ranks have met. */
-void gr_where_control(const struct gr_where *w, const struct gr_listening *met, char out[64]);
+/* Where rank 0's orchestrator listens: at --control (NULL: not given), whose port 0 is one of those that listeners
+ * take; else where rank 0 does; or, with --interface, there, whichever way the ranks have met. */
+void gr_where_control(const struct gr_where *w, const char *control, const struct gr_listening *met,
+                      char out[GR_WHERE_CONTROL_BYTES]);
 /* Likewise of a target: our end of a connection to rank 0 as an address to listen at, or the host left to --interface.
  */
 void gr_where_own(const struct gr_where *w, int fd, char text_out[64]);

@@ -72,16 +72,17 @@ static const char *lacks(char *const *env, const struct set *s)
     return !s->may_lack_local && is_missing(env, s->local_rank) ? s->local_rank : NULL;
 }
 
-/* Absent: it stays as it is. */
-static enum gr_status read_number(char *const *env, const char *name, int *out)
+/* Absent: it stays as it is. min: 1 of what counts ranks, as 0 stands for what is not said. */
+static enum gr_status read_number(char *const *env, const char *name, int min, int *out)
 {
     const char *text = name != NULL ? gr_env_get(env, name) : NULL;
     int64_t n = 0;
     if (text == NULL) {
         return GR_OK;
     }
-    if (!gr_parse_int(text, 0, RANK_MAX, &n)) {
-        log_error("%s=%s is no number of ranks; --ranks names another source, or none", name, text);
+    if (!gr_parse_int(text, min, RANK_MAX, &n)) {
+        log_error("%s=%s is no number of %s; --ranks names another source, or none", name, text,
+                  min > 0 ? "ranks" : "a rank");
         return GR_EINVAL;
     }
     *out = (int)n;
@@ -112,8 +113,8 @@ static enum gr_status read_slurm(char *const *env, struct gr_who *w)
     const char *tasks = gr_env_get(env, "SLURM_STEP_TASKS_PER_NODE");
     const char *nodes = gr_env_get(env, "SLURM_STEP_NODELIST");
     int node = -1, n_node = 0;
-    GR_TRY(read_number(env, "SLURM_NODEID", &node));
-    GR_TRY(read_number(env, "SLURM_STEP_NUM_NODES", &n_node));
+    GR_TRY(read_number(env, "SLURM_NODEID", 0, &node));
+    GR_TRY(read_number(env, "SLURM_STEP_NUM_NODES", 1, &n_node));
     if (nodes == NULL || gr_node_list_at(nodes, 0, w->first, sizeof(w->first)) != GR_OK) {
         w->first[0] = '\0';
     }
@@ -145,10 +146,10 @@ static enum gr_status read_set(char *const *env, const struct set *s, struct gr_
 {
     w->source = s->source;
     w->local_rank = -1;
-    GR_TRY(read_number(env, s->rank, &w->rank));
-    GR_TRY(read_number(env, s->size, &w->size));
-    GR_TRY(read_number(env, s->local_rank, &w->local_rank));
-    GR_TRY(read_number(env, s->local_size, &w->local_size));
+    GR_TRY(read_number(env, s->rank, 0, &w->rank));
+    GR_TRY(read_number(env, s->size, 1, &w->size));
+    GR_TRY(read_number(env, s->local_rank, 0, &w->local_rank));
+    GR_TRY(read_number(env, s->local_size, 1, &w->local_size));
     if (s->source == GR_RANKS_SLURM) {
         GR_TRY(read_slurm(env, w));
     } else {
@@ -158,6 +159,7 @@ static enum gr_status read_set(char *const *env, const struct set *s, struct gr_
     GR_TRY(check_below(w, s->rank, w->rank, s->size, w->size));
     const char *ranks_of_host = s->local_size != NULL ? s->local_size : "SLURM_STEP_TASKS_PER_NODE";
     GR_TRY(check_below(w, s->local_rank, w->local_rank, ranks_of_host, w->local_size));
+    GR_TRY(check_below(w, s->local_rank, w->local_rank, s->size, w->size));
     if (w->size > 0 && w->local_size > w->size) {
         log_error("%s=%d is more than %s=%d, and both are of %s", ranks_of_host, w->local_size, s->size, w->size,
                   s->name);
@@ -184,13 +186,14 @@ static bool must_agree(char *const *env, const struct set *inner, const struct s
     return inner->source != GR_RANKS_OMPI || outer->source == GR_RANKS_PMIX;
 }
 
-static enum gr_status compare(const struct set *si, const struct gr_who *inner, const struct set *so,
-                              const struct gr_who *outer)
+/* inner_size: the variable that inner's size is of, which may be a third set's. */
+static enum gr_status compare(const struct set *si, const struct gr_who *inner, const char *inner_size,
+                              const struct set *so, const struct gr_who *outer)
 {
     if (inner->size == 1 && outer->size > 1) {
         log_error("%s=1 and %s=%d: %s has made a world of its own for each rank; give --ranks %s, or repair the "
                   "launcher (srun --mpi=none)",
-                  si->size, so->size, outer->size, si->name, so->name);
+                  inner_size, so->size, outer->size, si->name, so->name);
         return GR_EINVAL;
     }
     if (inner->rank != outer->rank) {
@@ -199,16 +202,32 @@ static enum gr_status compare(const struct set *si, const struct gr_who *inner, 
         return GR_EINVAL;
     }
     if (inner->size > 0 && outer->size > 0 && inner->size != outer->size) {
-        log_error("%s=%d and %s=%d disagree; name one by --ranks %s or --ranks %s", si->size, inner->size, so->size,
+        log_error("%s=%d and %s=%d disagree; name one by --ranks %s or --ranks %s", inner_size, inner->size, so->size,
                   outer->size, si->name, so->name);
         return GR_EINVAL;
     }
     return GR_OK;
 }
 
+/* What a set does not say, and the launcher around it does: PMIx no size by environment, the PMI of srun no place on a
+ * host. Both count the same ranks. */
+static void learn(struct gr_who *w, const struct gr_who *outer)
+{
+    w->size = w->size == 0 ? outer->size : w->size;
+    if (w->local_size == 0) {
+        w->local_size = outer->local_size;
+        w->one_host = outer->one_host;
+    }
+    w->local_rank = w->local_rank < 0 ? outer->local_rank : w->local_rank;
+    if (w->first[0] == '\0') {
+        memcpy(w->first, outer->first, sizeof(w->first));
+    }
+}
+
 /* What stands further out than the chosen set. */
 static enum gr_status look_outside(char *const *env, size_t chosen, struct gr_who *w)
 {
+    const char *size_name = sets[chosen].size;
     for (size_t i = chosen + 1; i < GR_ARRAY_LEN(sets); i++) {
         struct gr_who outer = {.rank = 0};
         if (lacks(env, &sets[i]) != NULL) {
@@ -216,16 +235,30 @@ static enum gr_status look_outside(char *const *env, size_t chosen, struct gr_wh
         }
         GR_TRY(read_set(env, &sets[i], &outer));
         if (must_agree(env, &sets[chosen], &sets[i])) {
-            GR_TRY(compare(&sets[chosen], w, &sets[i], &outer));
-            if (w->size == 0) { /* PMIx says no size by environment; the launcher around it does */
-                w->size = outer.size;
-                w->one_host = outer.one_host;
-            }
+            GR_TRY(compare(&sets[chosen], w, size_name, &sets[i], &outer));
+            size_name = w->size == 0 ? sets[i].size : size_name;
+            learn(w, &outer);
         } else if (w->beside[0] == '\0') {
             snprintf(w->beside, sizeof(w->beside), "%s=%d is an outer launcher's", sets[i].rank, outer.rank);
         }
     }
     return GR_OK;
+}
+
+/* From sets that count the same ranks; a source that was named goes before those that differ. */
+static void learn_alike(char *const *env, size_t chosen, struct gr_who *w)
+{
+    char unheard[400];
+    gr_log_hold(unheard, sizeof(unheard));
+    for (size_t i = chosen + 1; i < GR_ARRAY_LEN(sets); i++) {
+        struct gr_who outer = {.rank = 0};
+        if (must_agree(env, &sets[chosen], &sets[i]) && lacks(env, &sets[i]) == NULL &&
+            read_set(env, &sets[i], &outer) == GR_OK &&
+            compare(&sets[chosen], w, sets[chosen].size, &sets[i], &outer) == GR_OK) {
+            learn(w, &outer);
+        }
+    }
+    gr_log_hold(NULL, 0);
 }
 
 static enum gr_status take_asked(enum gr_ranks wanted, char *const *env, struct gr_who *w)
@@ -240,7 +273,8 @@ static enum gr_status take_asked(enum gr_ranks wanted, char *const *env, struct 
                       sets[i].name);
             return GR_EINVAL;
         }
-        return read_set(env, &sets[i], w);
+        GR_TRY(read_set(env, &sets[i], w));
+        learn_alike(env, i, w);
     }
     return GR_OK;
 }
@@ -273,6 +307,11 @@ static void make_plain(char *name)
     }
 }
 
+static const char *first_of(const char *a, const char *b)
+{
+    return a != NULL ? a : b;
+}
+
 static void name_job(char *const *env, struct gr_who *w)
 {
     char *job = w->job;
@@ -283,7 +322,8 @@ static void name_job(char *const *env, struct gr_who *w)
                  or_empty(gr_env_get(env, "SLURM_STEP_ID")), again != NULL ? again : "0");
         break;
     case GR_RANKS_OMPI:
-        snprintf(job, sizeof(w->job), "ompi-%.60s", or_empty(gr_env_get(env, "OMPI_MCA_ess_base_jobid")));
+        snprintf(job, sizeof(w->job), "ompi-%.60s",
+                 or_empty(first_of(gr_env_get(env, "OMPI_MCA_ess_base_jobid"), gr_env_get(env, "PMIX_NAMESPACE"))));
         break;
     case GR_RANKS_TORCHRUN:
         snprintf(job, sizeof(w->job), "torchrun-%.40s-%.8s-r%.8s", or_empty(gr_env_get(env, "TORCHELASTIC_RUN_ID")),

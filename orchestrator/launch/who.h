@@ -5,7 +5,7 @@
  * theirs, the innermost one that set all of its own counts: torchrun, Open MPI, PMIx, PMI, and then the variables of
  * the Slurm step; those of the Slurm job say nothing of a process. mpirun and torchrun start processes inside the steps
  * and ranks of others, so they may differ from what stands further out. PMIx and PMI come from the very launcher whose
- * other variables stand beside them, so where those differ it is an error. */
+ * other variables stand beside them: what they do not say, those do, and where both differ it is an error. */
 #ifndef GR_ORCHESTRATOR_LAUNCH_WHO_H
 #define GR_ORCHESTRATOR_LAUNCH_WHO_H
 
@@ -33,7 +33,7 @@ struct gr_who {
     bool one_host;   /* all ranks are on one host, by the launcher's own word */
     char job[96];    /* what tells this job, step and restart from others; letters, digits, `.', `-' and `_' */
     char host[80];   /* for people and for the plan: Slurm's name of the node, else the host's */
-    char first[80];  /* Slurm: the step's first node; empty: not said */
+    char first[80];  /* the Slurm step's first node; empty: not said */
     char said[160];  /* the variables that say so, for the log: "OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=4" */
     char beside[80]; /* another launcher's that was passed over, or empty */
 };

@@ -46,7 +46,7 @@ static void read_answer(struct gr_remote *r, struct gr_control *far, struct gr_l
     pthread_t thread;
     put_answer(far, n_session, n_worker);
     assert_int_equal(pthread_create(&thread, NULL, flush_all, far), 0);
-    assert_int_equal(gr_listing_read(r, l), GR_OK);
+    assert_int_equal(gr_listing_read(r, GR_LISTING_MS, l), GR_OK);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(l->n_session, n_session);
     assert_int_equal(l->n_worker, n_worker);

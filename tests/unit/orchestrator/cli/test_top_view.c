@@ -83,7 +83,7 @@ static void test_whole(void **state)
     assert_true(strncmp(view.line[0].text, "the journal has failed; targets 1,", 34) == 0);
     now.journal_failed = false;
     assert_non_null(strstr(row(GR_TOP_WORKER, 0)->text, "serving           2      3      8   75%     12.34"));
-    assert_non_null(strstr(row(GR_TOP_WORKER, 1)->text, "draining          0      0      -     -         -     1.50"));
+    assert_non_null(strstr(row(GR_TOP_WORKER, 1)->text, "drained           0      0      -     -         -     1.50"));
     assert_non_null(
         strstr(row(GR_TOP_SESSION, 0)->text, "000000000000000a  running       -      140      20.0    2.50"));
     assert_non_null(strstr(row(GR_TOP_SESSION, 0)->text, "big"));

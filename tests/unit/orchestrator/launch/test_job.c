@@ -64,6 +64,7 @@ static void test_roles(void **state)
                {"serve:1,target:", "ROLE:N"},
                {"serve:1,,target:1", "`' is no role"},
                {"serve:1,target:1024", "more than 1024 ranks"},
+               {"serve:1,draft:1,target:64", "64 targets and 1 draft workers: an orchestrator takes 64"},
                {"", "`' is no role"}};
     for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
         assert_int_equal(read_roles(bad[i].text), GR_EINVAL);
@@ -164,6 +165,13 @@ static void test_started_job(void **state)
     assert_int_equal(check(5, 0, "n2", true, true), GR_EINVAL);
     assert_int_equal(check(1, 2, "n2", true, true), GR_EINVAL);
     assert_non_null(strstr(line, "rank 1 on host n2: there are more roles than ranks"));
+    struct gr_who alone = {.source = GR_RANKS_NONE, .size = 1};
+    line[0] = '\0';
+    gr_log_hold(line, sizeof(line));
+    assert_int_equal(gr_roles_check_size(&roles, &alone), GR_EINVAL);
+    gr_log_hold(NULL, 0);
+    assert_non_null(strstr(line, "no launcher has started this process"));
+    assert_non_null(strstr(line, "mpirun -n 3 graft launch"));
     assert_int_equal(check(2, 3, "n2", false, true), GR_EINVAL);
     assert_non_null(strstr(line, "rank 2 on host n2: a target needs a model"));
     assert_int_equal(check(1, 3, "n2", true, false), GR_EINVAL);
@@ -280,6 +288,10 @@ static void test_hellos(void **state)
     table.rank[0].state = table.rank[1].state = GR_LAUNCH_UP;
     gr_launch_table_who(&table, GR_LAUNCH_UP, why);
     assert_string_equal(why, "the target of rank 2 on host n1 has not joined, rank 3 (target) has not said hello");
+    table.rank[2].state = GR_LAUNCH_ABSENT;
+    gr_launch_table_who(&table, GR_LAUNCH_UP, why);
+    assert_string_equal(why,
+                        "rank 2 (target) on host n1 has said hello and is gone, rank 3 (target) has not said hello");
     /* N processes that all take themselves for rank 0. */
     assert_int_equal(greet(0, "slurm-7.0-r0", 77, json_pack("{s:s}", "version", "1"), why), GR_EMISMATCH);
     assert_non_null(strstr(why, "rank 0 comes twice: from host n0 and from host n0"));
@@ -342,13 +354,13 @@ static void test_longest_wait(void **state)
     char text[GR_LAUNCH_WAIT_BYTES], host[80];
     memset(host, 'h', sizeof(host) - 1);
     host[sizeof(host) - 1] = '\0';
-    begin("serve:1,draft:1,target:1022");
+    begin("serve:1,draft:1,target:63");
     for (int r = 0; r < roles.n; r++) {
-        table.rank[r].state = r < 1018 ? GR_LAUNCH_UP : GR_LAUNCH_ABSENT;
+        table.rank[r].state = r < 59 ? GR_LAUNCH_UP : GR_LAUNCH_ABSENT;
         roles.rank[r].host = host;
     }
     assert_int_equal(gr_launch_table_wait(&table, GR_LAUNCH_HERE, 2000000 * GR_S, 1, text), GR_LAUNCH_TOO_LATE);
-    assert_non_null(strstr(text, "rank 1021 (target), by the plan on host hhh"));
+    assert_non_null(strstr(text, "rank 62 (target), by the plan on host hhh"));
     assert_non_null(strstr(text, ", and 2 more for 2000000 s"));
     gr_launch_table_destroy(&table);
 }
@@ -465,6 +477,31 @@ static void test_gpus(void **state)
     gr_launch_table_destroy(&table);
 }
 
+/* Of a target of four ranks two on each of two hosts, or three and one. [G8] */
+static void test_uneven_groups(void **state)
+{
+    (void)state;
+    for (int n_first = 2; n_first <= 3; n_first++) {
+        begin("serve:1,target:4");
+        for (int r = 1; r <= 4; r++) {
+            const char *host = r <= n_first ? "n1" : "n2";
+            roles.rank[r].group = 4;
+            roles.rank[r].member = r - 1;
+            roles.rank[r].leader = 1;
+            table.rank[r] = (struct gr_launch_entry){.wants_gpu = 1, .n_gpu = 1};
+            snprintf(table.rank[r].host, sizeof(table.rank[r].host), "%s", host);
+            snprintf(table.rank[r].node, sizeof(table.rank[r].node), "%s", host);
+            snprintf(table.rank[r].gpu[0], sizeof(table.rank[r].gpu[0]), "0000:%02x:00.0", r);
+        }
+        line[0] = '\0';
+        gr_log_hold(line, sizeof(line));
+        assert_int_equal(gr_launch_table_place(&table, false), n_first == 2 ? GR_OK : GR_EINVAL);
+        gr_log_hold(NULL, 0);
+        assert_true(n_first == 2 || strstr(line, "host n1 has 3 of its ranks, and host n2 1;") != NULL);
+        gr_launch_table_destroy(&table);
+    }
+}
+
 /* ---- the folder ---- */
 
 static void test_folder(void **state)
@@ -512,7 +549,10 @@ static void test_folder(void **state)
     assert_int_equal(gr_job_dir_look(dir, "slurm-7.0-r0", &second), GR_JOB_DIR_ANOTHER);
     (void)unlink(path);
     assert_int_equal(gr_job_dir_look(dir, "slurm-7.0-r0", &second), GR_JOB_DIR_OURS);
+    assert_int_equal(truncate(second.name, 0), 0); /* nobody could read it */
+    assert_int_equal(gr_job_dir_look(dir, "slurm-7.0-r0", &second), GR_JOB_DIR_GONE);
     gr_job_dir_remove(&second);
+    assert_int_equal(gr_job_dir_look("/dev/null", "slurm-7.0-r0", &second), GR_JOB_DIR_GONE);
     assert_int_equal(gr_job_dir_look(dir, "slurm-7.0-r0", &second), GR_JOB_DIR_GONE);
     assert_int_equal(gr_job_dir_read(dir, "slurm-7.0-r0", found), 0);
     gr_log_hold(line, sizeof(line));
@@ -613,15 +653,16 @@ static void test_ports(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_roles),        cmocka_unit_test(test_lists),
-                                       cmocka_unit_test(test_groups),       cmocka_unit_test(test_where_groups_meet),
-                                       cmocka_unit_test(test_started_job),  cmocka_unit_test(test_second_signals),
-                                       cmocka_unit_test(test_longest_line), cmocka_unit_test(test_hellos),
-                                       cmocka_unit_test(test_waiting),      cmocka_unit_test(test_longest_wait),
-                                       cmocka_unit_test(test_differences),  cmocka_unit_test(test_facts),
-                                       cmocka_unit_test(test_no_hello),     cmocka_unit_test(test_gpus),
-                                       cmocka_unit_test(test_folder),       cmocka_unit_test(test_ports),
-                                       cmocka_unit_test(test_note),         cmocka_unit_test(test_channel)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_roles),         cmocka_unit_test(test_lists),
+                                       cmocka_unit_test(test_groups),        cmocka_unit_test(test_where_groups_meet),
+                                       cmocka_unit_test(test_started_job),   cmocka_unit_test(test_second_signals),
+                                       cmocka_unit_test(test_longest_line),  cmocka_unit_test(test_hellos),
+                                       cmocka_unit_test(test_waiting),       cmocka_unit_test(test_longest_wait),
+                                       cmocka_unit_test(test_differences),   cmocka_unit_test(test_facts),
+                                       cmocka_unit_test(test_no_hello),      cmocka_unit_test(test_gpus),
+                                       cmocka_unit_test(test_uneven_groups), cmocka_unit_test(test_folder),
+                                       cmocka_unit_test(test_ports),         cmocka_unit_test(test_note),
+                                       cmocka_unit_test(test_channel)};
     gr_log_init("test");
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }

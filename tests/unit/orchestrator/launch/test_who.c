@@ -108,9 +108,31 @@ static const struct row {
      "slurm-7.0-r0"},
     /* [A3] */
     {"srun --mpi=none", GR_RANKS_AUTO, {SLURM_STEP("3", "4", "3")}, GR_RANKS_SLURM, 3, 4, 3, 0, "here", "slurm-7.0-r0"},
-    {"srun --mpi=pmi2",
+    {"srun --mpi=pmi2: the place on the host is the step's",
      GR_RANKS_AUTO,
-     {"PMI_RANK=1", "PMI_SIZE=2", "PMI_JOBID=5.0", SLURM_STEP("1", "2", "1")},
+     {"PMI_RANK=1", "PMI_SIZE=2", "PMI_JOBID=5.0", SLURM_STEP("1", "2", "1"), "SLURM_STEP_TASKS_PER_NODE=2",
+      "SLURM_NODEID=0"},
+     GR_RANKS_PMI,
+     1,
+     2,
+     1,
+     2,
+     "here",
+     "pmi-5.0"},
+    {"srun --mpi=pmi2, and PMI is named",
+     GR_RANKS_PMI,
+     {"PMI_RANK=1", "PMI_SIZE=2", "PMI_JOBID=5.0", SLURM_STEP("1", "2", "1"), "SLURM_STEP_TASKS_PER_NODE=2",
+      "SLURM_NODEID=0"},
+     GR_RANKS_PMI,
+     1,
+     2,
+     1,
+     2,
+     "here",
+     "pmi-5.0"},
+    {"PMI is named, and a step that differs is none of its business",
+     GR_RANKS_PMI,
+     {"PMI_RANK=1", "PMI_SIZE=2", "PMI_JOBID=5.0", SLURM_STEP("0", "2", "1")},
      GR_RANKS_PMI,
      1,
      2,
@@ -118,13 +140,13 @@ static const struct row {
      0,
      "here",
      "pmi-5.0"},
-    {"srun --mpi=pmix: the size is the step's",
+    {"srun --mpi=pmix: the size and the place on the host are the step's",
      GR_RANKS_AUTO,
      {"PMIX_RANK=1", "PMIX_NAMESPACE=slurm.pmix.5.0", SLURM_STEP("1", "2", "1")},
      GR_RANKS_PMIX,
      1,
      2,
-     -1,
+     1,
      0,
      "here",
      "pmix-slurm.pmix.5.0"},
@@ -261,6 +283,10 @@ static const struct {
     {GR_RANKS_AUTO, {OMPI("4", "4", "0", "4")}, {"OMPI_COMM_WORLD_RANK=4", "OMPI_COMM_WORLD_SIZE=4"}},
     {GR_RANKS_AUTO, {OMPI("1", "4", "2", "2")}, {"OMPI_COMM_WORLD_LOCAL_RANK=2", "OMPI_COMM_WORLD_LOCAL_SIZE=2"}},
     {GR_RANKS_AUTO, {OMPI("1", "2", "1", "4")}, {"OMPI_COMM_WORLD_LOCAL_SIZE=4", "OMPI_COMM_WORLD_SIZE=2"}},
+    {GR_RANKS_AUTO, {"PMI_RANK=0", "PMI_SIZE=0"}, {"PMI_SIZE=0", "no number of ranks"}},
+    {GR_RANKS_AUTO, {OMPI("0", "2", "0", "0")}, {"OMPI_COMM_WORLD_LOCAL_SIZE=0", "no number of ranks"}},
+    {GR_RANKS_AUTO, {"RANK=1", "WORLD_SIZE=3", "LOCAL_RANK=7"}, {"LOCAL_RANK=7", "WORLD_SIZE=3"}},
+    {GR_RANKS_AUTO, {SLURM_STEP("1", "3", "3")}, {"SLURM_LOCALID=3", "SLURM_STEP_NUM_TASKS=3"}},
     {GR_RANKS_AUTO, {TORCH("x", "4", "0", "4")}, {"RANK=x", "--ranks"}},
     {GR_RANKS_AUTO, {SLURM_STEP("-1", "4", "0")}, {"SLURM_PROCID=-1", "--ranks"}},
     {GR_RANKS_AUTO, {SLURM_STEP("5", "4", "0")}, {"SLURM_PROCID=5", "SLURM_STEP_NUM_TASKS=4"}},
@@ -307,6 +333,13 @@ static void test_one_host(void **state)
     static char *const two[] = {SLURM_STEP("1", "2", "0"), "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NODELIST=gpu[08-09]",
                                 NULL};
     static char *const spread[] = {OMPI("1", "4", "1", "2"), NULL};
+    static char *const pmi2[] = {"PMI_RANK=1", "PMI_SIZE=2", SLURM_STEP("1", "2", "1"), "SLURM_STEP_NUM_NODES=1", NULL};
+    static char *const pmi2_two[] = {"PMI_RANK=1",
+                                     "PMI_SIZE=2",
+                                     SLURM_STEP("1", "2", "0"),
+                                     "SLURM_STEP_NUM_NODES=2",
+                                     "SLURM_STEP_NODELIST=gpu[08-09]",
+                                     NULL};
     struct gr_who w;
     assert_int_equal(gr_who_am_i(GR_RANKS_AUTO, one, "here", &w), GR_OK);
     assert_true(w.one_host);
@@ -315,6 +348,11 @@ static void test_one_host(void **state)
     assert_string_equal(w.first, "gpu08");
     assert_int_equal(gr_who_am_i(GR_RANKS_AUTO, spread, "here", &w), GR_OK);
     assert_false(w.one_host);
+    assert_int_equal(gr_who_am_i(GR_RANKS_AUTO, pmi2, "here", &w), GR_OK);
+    assert_true(w.one_host);
+    assert_int_equal(gr_who_am_i(GR_RANKS_AUTO, pmi2_two, "here", &w), GR_OK);
+    assert_false(w.one_host);
+    assert_string_equal(w.first, "gpu08");
 }
 
 /* ---- Slurm's lists; tests/cluster holds the reader against `scontrol show hostnames' ---- */
