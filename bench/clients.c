@@ -116,16 +116,11 @@ static const char *const columns[] = {"sessions",      "mode",      "rep",      
                                       "bare rounds %", "undrafted", "waited",       "reopened",     "transport",
                                       "shares",        "texts"};
 
-static double over(double a, double b)
-{
-    return b > 0.0 ? a / b : NAN;
-}
-
 /* The speed that counts: while all decode or, where most tokens came before or after that, over all of the time. */
 static double speed_of(const struct totals *s)
 {
     const bool together = s->tokens >= TOGETHER_MIN * s->all_tokens;
-    return together ? over(s->tokens, s->seconds) : over(s->all_tokens, s->all_seconds);
+    return together ? gr_ratio(s->tokens, s->seconds) : gr_ratio(s->all_tokens, s->all_seconds);
 }
 
 static void print_row(struct gr_table *t, const struct bench *b, int n, bool trees, int rep, struct totals *s)
@@ -139,15 +134,15 @@ static void print_row(struct gr_table *t, const struct bench *b, int n, bool tre
     gr_table_number(t, speed_of(s) / n, 3);
     gr_table_number(t, s->least, 3);
     gr_table_number(t, gr_median(s->first_ms, s->n_first), 2);
-    gr_table_number(t, over(100.0 * s->tokens, s->all_tokens), 1);
-    gr_table_number(t, trees && s->drafts > 0.0 ? 1.0 + s->accepted / s->drafts : NAN, 3);
-    gr_table_number(t, over(s->own_tokens, s->rounds), 3);
-    gr_table_number(t, over(s->life_ms, s->rounds), 4);
-    gr_table_number(t, over(s->verify_ms, s->rounds), 4);
-    gr_table_number(t, trees ? over(s->drafter_ms, s->rounds) : NAN, 4);
-    gr_table_number(t, trees ? over(s->wait_ms - s->drafter_ms, s->rounds) : NAN, 4);
-    gr_table_number(t, over(s->host_ms, s->rounds), 4);
-    gr_table_number(t, trees ? over(100.0 * s->bare_rounds, s->rounds) : NAN, 1);
+    gr_table_number(t, gr_ratio(100.0 * s->tokens, s->all_tokens), 1);
+    gr_table_number(t, trees ? 1.0 + gr_ratio(s->accepted, s->drafts) : NAN, 3);
+    gr_table_number(t, gr_ratio(s->own_tokens, s->rounds), 3);
+    gr_table_number(t, gr_ratio(s->life_ms, s->rounds), 4);
+    gr_table_number(t, gr_ratio(s->verify_ms, s->rounds), 4);
+    gr_table_number(t, trees ? gr_ratio(s->drafter_ms, s->rounds) : NAN, 4);
+    gr_table_number(t, trees ? gr_ratio(s->wait_ms - s->drafter_ms, s->rounds) : NAN, 4);
+    gr_table_number(t, gr_ratio(s->host_ms, s->rounds), 4);
+    gr_table_number(t, trees ? gr_ratio(100.0 * s->bare_rounds, s->rounds) : NAN, 1);
     gr_table_number(t, trees ? (double)s->n_undrafted : NAN, 0);
     gr_table_number(t, s->n_waited, 0);
     gr_table_number(t, s->n_reopened, 0);

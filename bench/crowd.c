@@ -1,5 +1,6 @@
 #include "bench/crowd.h"
 
+#include "bench/window.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rules/hash.h"
@@ -265,15 +266,10 @@ enum gr_status gr_crowd_run(struct gr_crowd *c, const struct gr_prompt_set *prom
     return c->failed ? GR_EINVAL : GR_OK;
 }
 
-static double seconds_between(uint64_t begin_ns, uint64_t end_ns)
-{
-    return end_ns > begin_ns ? 1e-9 * (double)(end_ns - begin_ns) : 0.0;
-}
-
 /* Of a session by itself. */
 static double own_speed(const struct gr_crowd_session *s)
 {
-    const double seconds = seconds_between(s->when_ns[0], s->when_ns[s->n_token - 1]);
+    const double seconds = gr_window_seconds(gr_window_with(gr_window_all(), s->when_ns, s->n_token));
     return seconds > 0.0 ? (s->n_token - 1.0) / seconds : 0.0;
 }
 
@@ -286,25 +282,21 @@ static bool has_waited(const struct gr_crowd_session *s, uint64_t end_ns)
 
 struct gr_crowd_window gr_crowd_window(const struct gr_crowd_session *s, int n)
 {
-    uint64_t begin_ns = 0, end_ns = UINT64_MAX, first_ns = UINT64_MAX, last_ns = 0;
+    struct gr_window together = gr_window_all(), any = {.begin_ns = UINT64_MAX, .end_ns = 0};
     struct gr_crowd_window w = {.all_tokens = -1.0};
     for (int i = 0; i < n; i++) {
-        const uint64_t from_ns = s[i].when_ns[0], to_ns = s[i].when_ns[s[i].n_token - 1];
-        begin_ns = GR_MAX(begin_ns, from_ns);
-        end_ns = GR_MIN(end_ns, to_ns);
-        first_ns = GR_MIN(first_ns, from_ns);
-        last_ns = GR_MAX(last_ns, to_ns);
+        together = gr_window_with(together, s[i].when_ns, s[i].n_token);
+        any.begin_ns = GR_MIN(any.begin_ns, s[i].when_ns[0]);
+        any.end_ns = GR_MAX(any.end_ns, s[i].when_ns[s[i].n_token - 1]);
         w.all_tokens += s[i].n_token;
         w.least = i == 0 ? own_speed(&s[i]) : GR_MIN(w.least, own_speed(&s[i]));
     }
     for (int i = 0; i < n; i++) {
-        for (uint32_t k = 0; k < s[i].n_token; k++) {
-            w.tokens += s[i].when_ns[k] > begin_ns && s[i].when_ns[k] <= end_ns;
-        }
-        w.n_waited += has_waited(&s[i], end_ns);
+        w.tokens += gr_window_tokens(together, s[i].when_ns, s[i].n_token);
+        w.n_waited += has_waited(&s[i], together.end_ns);
     }
-    w.seconds = seconds_between(begin_ns, end_ns);
-    w.all_seconds = seconds_between(first_ns, last_ns);
+    w.seconds = gr_window_seconds(together);
+    w.all_seconds = gr_window_seconds(any);
     return w;
 }
 
@@ -338,7 +330,7 @@ enum gr_status gr_crowd_begin(struct gr_crowd *c, const char *address, int patie
     GR_TRY(make_room(c));
     gr_options_default(&o, GR_CMD_PING);
     o.connect = address != NULL ? address : getenv("GRAFT_CONNECT");
-    GR_TRY(gr_remote_open(&o, patience_ms, &c->remote));
+    GR_TRY(gr_remote_open(&o, (struct gr_remote_patience){.listen_ms = patience_ms}, &c->remote));
     c->connected = true;
     return GR_OK;
 }

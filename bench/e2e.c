@@ -131,11 +131,6 @@ static enum gr_status run(struct bench *b)
 
 /* ---- the table ---- */
 
-static double share(double a, double b)
-{
-    return b > 0.0 ? a / b : 0.0;
-}
-
 /* Speed of a prompt against plain decoding of it: all texts are equally long. */
 static void quotients(const struct bench *b, const struct row *r, double *low, double *high)
 {
@@ -151,11 +146,11 @@ static void quotients(const struct bench *b, const struct row *r, double *low, d
 static void print_row(struct gr_table *t, const struct bench *b, const struct row *r)
 {
     const struct totals *s = &r->sum;
-    const double draft = share(s->draft_ms, s->rounds);
+    const bool trees = r->tree.wanted;
     double low = 0.0, high = 0.0;
     quotients(b, r, &low, &high);
-    gr_table_text(t, r->tree.wanted ? r->engine->name : "plain");
-    if (r->tree.wanted) {
+    gr_table_text(t, trees ? r->engine->name : "plain");
+    if (trees) {
         gr_table_text(t, r->nodes);
         gr_table_text(t, s->transport);
     } else {
@@ -166,13 +161,13 @@ static void print_row(struct gr_table *t, const struct bench *b, const struct ro
     gr_table_number(t, gr_mean(r->speed, b->n_rep) / gr_mean(b->row[0].speed, b->n_rep), 2);
     gr_table_number(t, low, 2);
     gr_table_number(t, high, 2);
-    gr_table_number(t, 1.0 + share(s->accepted, s->drafts), 2);
-    gr_table_number(t, share(s->seconds * 1e3, s->rounds), 3);
-    gr_table_number(t, draft, 3);
-    gr_table_number(t, r->tree.wanted ? fmax(share(s->wait_ms, s->rounds) - draft, 0) : 0, 3);
-    gr_table_number(t, share(s->verify_ms, s->rounds), 3);
-    gr_table_number(t, share(s->host_ms, s->rounds), 3);
-    gr_table_number(t, share(s->wire_bytes, s->wire_tokens), 0);
+    gr_table_number(t, 1.0 + gr_ratio(s->accepted, s->drafts), 2);
+    gr_table_number(t, gr_ratio(s->seconds * 1e3, s->rounds), 3);
+    gr_table_number(t, trees ? gr_ratio(s->draft_ms, s->rounds) : NAN, 3);
+    gr_table_number(t, trees ? gr_ratio(fmax(s->wait_ms - s->draft_ms, 0.0), s->rounds) : NAN, 3);
+    gr_table_number(t, gr_ratio(s->verify_ms, s->rounds), 3);
+    gr_table_number(t, gr_ratio(s->host_ms, s->rounds), 3);
+    gr_table_number(t, gr_ratio(s->wire_bytes, s->wire_tokens), 0);
 }
 
 static void print_table(const struct bench *b, enum gr_table_format format)

@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define N_RUN_MAX GR_GATE_RUN_MAX
@@ -114,23 +113,6 @@ static enum gr_status load_results(struct gates *g, const char *path)
 
 /* ---- measuring ---- */
 
-/* Before anything is measured, which takes minutes. */
-static enum gr_status make_save_folder(const struct gates *g)
-{
-    char inside[PATH_MAX];
-    if (g->o.save == NULL) {
-        return GR_OK;
-    }
-    const bool made = mkdir(g->o.save, 0777) == 0 || errno == EEXIST;
-    if (snprintf(inside, sizeof(inside), "%s/.", g->o.save) >= (int)sizeof(inside)) {
-        errno = ENAMETOOLONG;
-    } else if (made && access(inside, W_OK) == 0) { /* a file is no folder */
-        return GR_OK;
-    }
-    log_error("--save: folder %s: %s", g->o.save, strerror(errno));
-    return GR_EIO;
-}
-
 static enum gr_status save(const struct gates *g, const struct gr_gate_command *c, int i_run, const json_t *rows)
 {
     char path[PATH_MAX];
@@ -158,10 +140,11 @@ static enum gr_status run_command(struct gates *g, int i)
     argv[n++] = "-o";
     argv[n++] = "json";
     fprintf(stderr, "# command %s, run %d\n", c->name, r->n + 1);
-    json_t *printed = gr_bench_run_json((char **)(uintptr_t)argv);
+    json_t *printed = gr_bench_run_json(argv);
     json_t *rows = rows_of(printed);
     if (rows == NULL) {
-        log_error("command %s failed (its error is above)", c->name);
+        log_error("command %s %s", c->name,
+                  printed == NULL ? "failed (its error is above)" : "printed JSON without rows");
         json_decref(printed);
         r->failed = true;
         return GR_OK;
@@ -353,7 +336,9 @@ int gr_bench_gates(int argc, char **argv)
     }
     g.path = gr_bench_path_of(&g.o, GR_BENCH_OPTION_gates);
     enum gr_status st = gr_gates_load(g.path, &g.file);
-    st = st == GR_OK ? make_save_folder(&g) : st;
+    if (st == GR_OK && g.o.save != NULL) { /* before anything is measured, which takes minutes */
+        st = gr_bench_make_folder(g.o.save);
+    }
     st = st == GR_OK ? take_results(&g) : st;
     st = st == GR_OK ? check(&g, gr_bench_format(&g.o)) : st;
     finish(&g);

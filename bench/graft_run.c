@@ -2,10 +2,13 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/process/shell_words.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,36 +25,88 @@ double gr_bench_metric(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-json_t *gr_bench_run_json(char **argv)
+/* One line: what has happened to the program, and how it was called. */
+static void tell_failure(const char *const *argv, const char *what, const char *why)
 {
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) {
-        log_error("pipe: %s", strerror(errno));
-        return NULL;
-    }
-    const pid_t pid = fork();
-    if (pid == 0) {
-        dup2(fds[1], STDOUT_FILENO);
-        execv(argv[0], argv);
-        log_error("cannot start %s: %s", argv[0], strerror(errno));
-        _exit(127);
-    }
-    close(fds[1]);
-    FILE *f = fdopen(fds[0], "r");
-    json_error_t error;
-    json_t *root = pid > 0 && f != NULL ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &error) : NULL;
-    int status = 1;
+    char *words = NULL;
+    size_t len = 0;
+    FILE *f = open_memstream(&words, &len);
     if (f != NULL) {
+        gr_shell_words_print(argv, f);
         fclose(f);
     }
-    if (pid > 0) {
-        waitpid(pid, &status, 0);
+    log_error("%s %s%s%s; the command was: %s", argv[0], what, why[0] != '\0' ? ": " : "", why,
+              words != NULL ? words : argv[0]);
+    free(words);
+}
+
+/* NULL: there is none, why says so. What follows it is read, too, so that its writer gets it out. */
+static json_t *read_json(FILE *f, char *why, size_t cap)
+{
+    json_error_t error;
+    json_t *root = json_loadf(f, JSON_DISABLE_EOF_CHECK, &error);
+    if (root == NULL) {
+        snprintf(why, cap, "what it printed is no JSON: line %d: %s", error.line, error.text);
     }
-    if (status != 0) {
+    while (getc(f) != EOF) {
+    }
+    return root;
+}
+
+static void say_end(int status, char *out, size_t cap)
+{
+    if (WIFSIGNALED(status)) {
+        snprintf(out, cap, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    } else {
+        snprintf(out, cap, "ended with status %d", WEXITSTATUS(status));
+    }
+}
+
+/* It runs, and writes into f, whose other end is this process's alone. */
+static json_t *take_json(const char *const *argv, pid_t pid, FILE *f)
+{
+    char why[JSON_ERROR_TEXT_LENGTH + 64] = "", end[96];
+    json_t *root = read_json(f, why, sizeof(why));
+    int status = 0;
+    fclose(f);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (status != 0 || root == NULL) {
+        say_end(status, end, sizeof(end));
+        tell_failure(argv, end, why);
         json_decref(root);
         return NULL;
     }
     return root;
+}
+
+json_t *gr_bench_run_json(const char *const *argv)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) {
+        tell_failure(argv, "cannot be started: pipe", strerror(errno));
+        return NULL;
+    }
+    FILE *f = fdopen(fds[0], "r");
+    const pid_t pid = f != NULL ? fork() : -1;
+    if (pid == 0) {
+        dup2(fds[1], STDOUT_FILENO);
+        execv(argv[0], (char **)(uintptr_t)argv);
+        log_error("cannot start %s: %s", argv[0], strerror(errno));
+        _exit(127);
+    }
+    const int error = errno;
+    close(fds[1]);
+    if (pid > 0) {
+        return take_json(argv, pid, f);
+    }
+    tell_failure(argv, "cannot be started", strerror(error));
+    if (f != NULL) {
+        fclose(f);
+    } else {
+        close(fds[0]);
+    }
+    return NULL;
 }
 
 /* ---- prompts; what is loaded lives until the process ends ---- */

@@ -6,9 +6,9 @@
 
 #include <jansson.h>
 
-/* Runs argv[0] and reads the JSON that it prints. NULL: it failed (its error is on standard error). Owned by the
- * caller. */
-json_t *gr_bench_run_json(char **argv);
+/* Runs argv[0] and reads the JSON that it prints; argv: NULL after the last. NULL: it could not be started, ended with
+ * another status than 0 or printed no JSON (logged, after what it says itself). Owned by the caller. */
+json_t *gr_bench_run_json(const char *const *argv);
 double gr_bench_metric(const json_t *metrics, const char *key);
 /* prompt: (GR_BENCH_PROMPT_MAX), of a file with a JSON array of texts, or with JSON lines {"text": ..., "kind": ...},
  * of which kind, unless NULL, chooses. path NULL: four short ones. Texts past the most are left out. Returns how many;

@@ -1,14 +1,11 @@
 #include "bench/group.h"
 
+#include "bench/window.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* `graft run`'s defaults. */
-#define DRAFT_DEPTH 8
-#define DRAFT_TOP_K 10 /* as the options' defaults are */
 
 /* ---- what the orchestrator tells ---- */
 
@@ -70,8 +67,8 @@ static enum gr_status submit(struct gr_group *g, const struct gr_prompt *p, cons
                    .sampling = {.temperature = (float)g->temperature, .top_p = 1.0f, .seed = 1 + (uint64_t)s->prompt},
                    .want_draft = tree->wanted,
                    .tree_shape = GR_SHAPE_DYNAMIC,
-                   .draft_depth = DRAFT_DEPTH,
-                   .draft_top_k = DRAFT_TOP_K,
+                   .draft_depth = GR_DRAFT_DEPTH,
+                   .draft_top_k = GR_DRAFT_TOP_K,
                    .n_node = tree->n_node,
                    .auto_tree = tree->automatic,
                    .draft_ahead = GR_AHEAD_AUTO}};
@@ -125,21 +122,16 @@ enum gr_status gr_group_run(struct gr_group *g, const struct gr_prompt_set *prom
 
 void gr_group_decoding(const struct gr_group *g, double *tokens_out, double *seconds_out)
 {
-    uint64_t begin_ns = 0, end_ns = UINT64_MAX;
+    struct gr_window w = gr_window_all();
     double n = 0.0;
     for (int i = 0; i < g->n; i++) {
-        const struct gr_group_session *s = &g->session[i];
-        begin_ns = GR_MAX(begin_ns, s->when_ns[0]);
-        end_ns = GR_MIN(end_ns, s->when_ns[s->n_token - 1]);
+        w = gr_window_with(w, g->session[i].when_ns, g->session[i].n_token);
     }
     for (int i = 0; i < g->n; i++) {
-        const struct gr_group_session *s = &g->session[i];
-        for (uint32_t k = 0; k < s->n_token; k++) {
-            n += s->when_ns[k] > begin_ns && s->when_ns[k] <= end_ns;
-        }
+        n += gr_window_tokens(w, g->session[i].when_ns, g->session[i].n_token);
     }
     *tokens_out = n;
-    *seconds_out = end_ns > begin_ns ? 1e-9 * (double)(end_ns - begin_ns) : 0.0;
+    *seconds_out = gr_window_seconds(w);
 }
 
 /* ---- the workers ---- */

@@ -35,7 +35,7 @@ static enum gr_status bootstrap(const struct gr_links *l, int fd, bool near, int
                             .transport_mask = gr_transport_built_mask(),
                             .limits = limits};
     randombytes_buf(&self.incarnation, sizeof(self.incarnation));
-    gr_host_id(self.host_id);
+    (void)gr_host_id(self.host_id);
     const struct gr_bootstrap_options o = {.initiator = near,
                                            .forced = forced,
                                            .generation = l->generation,

@@ -191,11 +191,6 @@ static struct ratio ratio_of(const struct bench *b, const struct cell *off, cons
     return r;
 }
 
-static double share(double a, double b)
-{
-    return b > 0.0 ? a / b : 0.0;
-}
-
 static void print_row(struct gr_table *t, const struct bench *b, int i_context, int i_variant)
 {
     const struct variant *v = &b->variant[i_variant];
@@ -211,17 +206,17 @@ static void print_row(struct gr_table *t, const struct bench *b, int i_context, 
     gr_table_number(t, r.high, 2);
     gr_table_number(t, r.predicted, 2);
     gr_table_number(t, 100.0 * (r.measured / r.predicted - 1.0), 0);
-    gr_table_number(t, 1.0 + share(s->accepted, s->drafts), 2);
-    gr_table_number(t, share(s->n_token, s->rounds), 2);
-    gr_table_number(t, 1e3 * share(s->verify_s, s->rounds), 3);
-    gr_table_number(t, 1e3 * share(s->priced_s, s->rounds), 3);
-    gr_table_number(t, 1e3 * share(s->wait_s + s->host_s, s->rounds), 3);
-    gr_table_number(t, share(s->partial_rounds, c->n_turn), 1);
-    gr_table_number(t, share(s->refreshes, c->n_turn), 1);
-    gr_table_number(t, share(s->roll_backs, c->n_turn), 1);
-    gr_table_number(t, 100.0 * share(s->n_mismatch, s->n_judged), 1);
-    gr_table_number(t, share(c->prefix, c->n_turn), 1);
-    gr_table_number(t, 100.0 * share(c->n_equal, c->n_compared), 1);
+    gr_table_number(t, 1.0 + gr_ratio(s->accepted, s->drafts), 2);
+    gr_table_number(t, gr_ratio(s->n_token, s->rounds), 2);
+    gr_table_number(t, 1e3 * gr_ratio(s->verify_s, s->rounds), 3);
+    gr_table_number(t, 1e3 * gr_ratio(s->priced_s, s->rounds), 3);
+    gr_table_number(t, 1e3 * gr_ratio(s->wait_s + s->host_s, s->rounds), 3);
+    gr_table_number(t, gr_ratio(s->partial_rounds, c->n_turn), 1);
+    gr_table_number(t, gr_ratio(s->refreshes, c->n_turn), 1);
+    gr_table_number(t, gr_ratio(s->roll_backs, c->n_turn), 1);
+    gr_table_number(t, 100.0 * gr_ratio(s->n_mismatch, s->n_judged), 1);
+    gr_table_number(t, gr_ratio(c->prefix, c->n_turn), 1);
+    gr_table_number(t, 100.0 * gr_ratio(c->n_equal, c->n_compared), 1);
 }
 
 static void begin_table(struct gr_table *t, const struct bench *b, enum gr_table_format format)

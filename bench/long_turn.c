@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DRAFT_DEPTH 8  /* as the options' defaults are */
-#define DRAFT_TOP_K 10 /* the same */
-
 /* ---- what the orchestrator tells ---- */
 
 static enum gr_price_kind kind_of(const struct gr_msg_commit *commit)
@@ -133,8 +130,8 @@ static enum gr_status open_session(struct gr_long_pair *p, struct gr_long_sessio
                    .sampling = {.temperature = (float)c->temperature, .top_p = 1.0f, .seed = 1},
                    .want_draft = c->draft != NULL,
                    .tree_shape = GR_SHAPE_DYNAMIC,
-                   .draft_depth = DRAFT_DEPTH,
-                   .draft_top_k = DRAFT_TOP_K,
+                   .draft_depth = GR_DRAFT_DEPTH,
+                   .draft_top_k = GR_DRAFT_TOP_K,
                    .n_node = c->n_node,
                    .auto_tree = c->auto_tree,
                    .draft_ahead = GR_AHEAD_AUTO,

@@ -1,6 +1,7 @@
 /* graft-bench: what it measures and how is told by each benchmark's --help and in docs/performance.md. */
 #include "bench/bench.h"
 #include "bench/commit.h"
+#include "bench/fabric.h"
 #include "bench/pair.h"
 #include "common/base/log.h"
 #include "common/base/suggest.h"
@@ -67,10 +68,27 @@ static int dispatch(int argc, char **argv)
     return 2;
 }
 
+/* Whichever benchmark ran: its figures over RDMA are then those of a fabric that loses packets. */
+static void warn_of_losses(const struct gr_fabric_counts *before)
+{
+    struct gr_fabric_counts now;
+    char text[GR_FABRIC_TEXT];
+    gr_fabric_read(GR_FABRIC_ROOT, &now);
+    if (gr_fabric_lost(before, &now, text) > 0) {
+        log_warn(
+            "lossy: meanwhile the RDMA devices of this host have counted packets that were lost or sent again (%s); "
+            "figures over verbs are those of such a fabric",
+            text);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    struct gr_fabric_counts before;
     gr_log_init("graft-bench");
     gr_program_begin();
+    gr_fabric_read(GR_FABRIC_ROOT, &before);
     const int status = gr_program_end(dispatch(argc, argv));
+    warn_of_losses(&before);
     return gr_pair_interrupted() != 0 ? 128 + gr_pair_interrupted() : status;
 }

@@ -96,7 +96,7 @@ enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out)
 {
     struct gr_hf_config hf;
     GR_TRY(gr_model_path_config(draft, &hf));
-    *is_head_out = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
+    *is_head_out = gr_hf_is_eagle3(&hf);
     return GR_OK;
 }
 

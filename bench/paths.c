@@ -1,11 +1,14 @@
 #include "bench/paths.h"
 
+#include "common/base/log.h"
 #include "common/process/program.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define KEPT_MAX 16 /* more than one command has defaults */
@@ -53,4 +56,17 @@ const char *gr_bench_path_of(const struct gr_bench_options *o, enum gr_bench_opt
     char unused[GR_OPTION_TEXT_MAX];
     const char *text = gr_option_text(&o->values, gr_bench_option(id), unused);
     return gr_bench_is_given(o, id) || text == NULL ? text : gr_bench_path(text);
+}
+
+enum gr_status gr_bench_make_folder(const char *path)
+{
+    char inside[PATH_MAX];
+    const bool made = mkdir(path, 0777) == 0 || errno == EEXIST;
+    if (snprintf(inside, sizeof(inside), "%s/.", path) >= (int)sizeof(inside)) {
+        errno = ENAMETOOLONG;
+    } else if (made && access(inside, W_OK) == 0) { /* a file is no folder */
+        return GR_OK;
+    }
+    log_error("--save: folder %s: %s", path, strerror(errno));
+    return GR_EIO;
 }

@@ -12,4 +12,7 @@ const char *gr_bench_path(const char *relative);
 /* The path of a TEXT option: what was given as it is, the default as above. */
 const char *gr_bench_path_of(const struct gr_bench_options *o, enum gr_bench_option_id id);
 
+/* The folder that --save names, or one in it, which may be there already. Logged: it cannot be made or written into. */
+GR_NODISCARD enum gr_status gr_bench_make_folder(const char *path);
+
 #endif

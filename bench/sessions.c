@@ -118,15 +118,10 @@ static const struct row *plain_of(const struct bench *b, const struct row *r)
     return NULL;
 }
 
-static void print_quotient(struct gr_table *t, double a, double b)
-{
-    gr_table_number(t, a > 0.0 && b > 0.0 ? a / b : NAN, 2);
-}
-
-/* 0: no time in which all of a group decoded. */
+/* NaN: no time in which all of a group decoded. */
 static double decode_speed(const struct row *r)
 {
-    return r->decode_seconds > 0.0 ? r->decode_tokens / r->decode_seconds : 0.0;
+    return gr_ratio(r->decode_tokens, r->decode_seconds);
 }
 
 static void print_row(struct gr_table *t, const struct bench *b, const struct row *r)
@@ -138,12 +133,12 @@ static void print_row(struct gr_table *t, const struct bench *b, const struct ro
     gr_table_number(t, r->n, 0);
     gr_table_text(t, !r->trees ? "plain" : b->tree.automatic ? "auto" : name);
     gr_table_mean(t, r->speed, b->n_rep, 0);
-    print_quotient(t, speed, plain != NULL ? gr_mean(plain->speed, b->n_rep) : 0.0);
+    gr_table_number(t, plain != NULL ? gr_ratio(speed, gr_mean(plain->speed, b->n_rep)) : NAN, 2);
     gr_table_number(t, speed / gr_mean(b->row[0].speed, b->n_rep), 2);
-    print_quotient(t, decode_speed(r), 1.0);
-    print_quotient(t, decode_speed(r), plain != NULL ? decode_speed(plain) : 0.0);
-    gr_table_number(t, r->drafts > 0 ? 1 + r->accepted / r->drafts : 1, 2);
-    gr_table_number(t, r->rounds > 0 ? r->tokens / r->rounds : 1, 2);
+    gr_table_number(t, decode_speed(r), 2);
+    gr_table_number(t, plain != NULL ? gr_ratio(decode_speed(r), decode_speed(plain)) : NAN, 2);
+    gr_table_number(t, 1.0 + gr_ratio(r->accepted, r->drafts), 2);
+    gr_table_number(t, gr_ratio(r->tokens, r->rounds), 2);
 }
 
 static void print_table(const struct bench *b, enum gr_table_format format)

@@ -109,11 +109,6 @@ static const char *const columns[] = {"targets",
                                       "simulated s",
                                       "wall s"};
 
-static double quotient(double a, double b)
-{
-    return b > 0.0 ? a / b : NAN;
-}
-
 #define LATE_NS 1e8 /* messages that wait for so long: the orchestrator does not keep up, while targets run on */
 
 /* Which of them is busiest. */
@@ -141,27 +136,27 @@ static void print_row(struct gr_table *t, const struct run *run, double plain)
 {
     const struct gr_fleet_result *r = &run->r;
     const struct gr_fleet_real *real = &r->real;
-    const double speed = quotient((double)r->n_token, r->seconds);
+    const double speed = gr_ratio((double)r->n_token, r->seconds);
     gr_table_number(t, run->size.n_target, 0);
     gr_table_number(t, run->size.n_draft, 0);
     gr_table_number(t, run->n_session, 0);
     gr_table_text(t, run->trees ? "trees" : "plain");
     gr_table_number(t, speed, 0);
-    gr_table_number(t, quotient(speed, plain), 2);
-    gr_table_number(t, quotient((double)r->all_token, r->all_seconds), 0);
+    gr_table_number(t, gr_ratio(speed, plain), 2);
+    gr_table_number(t, gr_ratio((double)r->all_token, r->all_seconds), 0);
     gr_table_number(t, r->n_draft > 0 ? 1.0 + (double)r->n_accepted / (double)r->n_draft : 1.0, 2);
-    gr_table_number(t, 1.0 + quotient((double)r->n_accepted, (double)r->n_round), 2);
-    gr_table_number(t, quotient((double)r->n_pass_seq, (double)r->n_pass), 1);
-    gr_table_number(t, quotient((double)r->n_pass_row, (double)r->n_pass), 1);
+    gr_table_number(t, 1.0 + gr_ratio((double)r->n_accepted, (double)r->n_round), 2);
+    gr_table_number(t, gr_ratio((double)r->n_pass_seq, (double)r->n_pass), 1);
+    gr_table_number(t, gr_ratio((double)r->n_pass_row, (double)r->n_pass), 1);
     gr_table_number(t, 100.0 * r->target_busy, 1);
     gr_table_number(t, 100.0 * r->draft_busy, 1);
     gr_table_number(t, 100.0 * r->link_busy, 2);
     gr_table_number(t, 100.0 * r->orch_busy, 1);
     gr_table_number(t, 1e-3 * r->mean_wait_ns, 1);
     gr_table_text(t, limit_of(run));
-    gr_table_number(t, quotient(real->message_ns, (double)real->n_message), 0);
-    gr_table_number(t, quotient(real->message_ns + real->step_ns, (double)real->n_commit), 0);
-    gr_table_number(t, 1e-3 * quotient(real->place_ns, (double)real->n_place), 2);
+    gr_table_number(t, gr_ratio(real->message_ns, (double)real->n_message), 0);
+    gr_table_number(t, gr_ratio(real->message_ns + real->step_ns, (double)real->n_commit), 0);
+    gr_table_number(t, 1e-3 * gr_ratio(real->place_ns, (double)real->n_place), 2);
     gr_table_number(t, (double)r->n_loss, 0);
     gr_table_number(t, (double)r->n_failed, 0);
     gr_table_number(t, r->virtual_seconds, 2);
@@ -182,7 +177,7 @@ static enum gr_status run_size(const struct bench *b, struct gr_table *t, struct
         }
         struct run run = {.size = size, .n_session = n_session, .trees = trees != 0};
         GR_TRY(run_one(b, &run));
-        plain = trees ? plain : quotient((double)run.r.n_token, run.r.seconds);
+        plain = trees ? plain : gr_ratio((double)run.r.n_token, run.r.seconds);
         print_row(t, &run, plain);
         fflush(stdout);
     }

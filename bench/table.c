@@ -281,9 +281,22 @@ void gr_table_none(struct gr_table *t)
     gr_table_text(t, t->format == GR_TABLE_CSV ? "" : "-");
 }
 
+/* NaN and infinity are no numbers of JSON. */
+static void round_number(double value, int n_digit, char *out, size_t cap)
+{
+    if (isfinite(value)) {
+        snprintf(out, cap, "%.*f", n_digit, value);
+    } else {
+        snprintf(out, cap, "-");
+    }
+}
+
 /* As it is printed, so that all formats say the same. */
 static json_t *json_rounded(const char *text)
 {
+    if (strcmp(text, "-") == 0) {
+        return json_null();
+    }
     return strchr(text, '.') != NULL ? json_real(strtod(text, NULL)) : json_integer(strtoll(text, NULL, 10));
 }
 
@@ -312,7 +325,7 @@ void gr_table_numbers(struct gr_table *t, const double *value, int n, int n_digi
     text[0] = '\0';
     for (int i = 0; i < n; i++) {
         char one[32];
-        snprintf(one, sizeof(one), "%.*f", n_digit, value[i]);
+        round_number(value[i], n_digit, one, sizeof(one));
         json_array_append_new(list, json_rounded(one));
         len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%.30s", i > 0 ? " " : "", one);
     }
@@ -326,7 +339,7 @@ void gr_table_numbers(struct gr_table *t, const double *value, int n, int n_digi
 void gr_table_mean(struct gr_table *t, const double *sample, int n, int n_digit)
 {
     char text[64];
-    if (t->format != GR_TABLE_MD || n <= 1) {
+    if (t->format != GR_TABLE_MD || n <= 1 || !isfinite(gr_mean(sample, n))) {
         gr_table_number(t, gr_mean(sample, n), n_digit);
         return;
     }
@@ -339,6 +352,11 @@ void gr_table_end(struct gr_table *t)
 {
     fputs(t->format == GR_TABLE_JSON ? "\n]}\n" : "", t->out);
     fflush(t->out);
+}
+
+double gr_ratio(double a, double b)
+{
+    return b > 0.0 ? a / b : NAN;
 }
 
 double gr_mean(const double *sample, int n)

@@ -43,13 +43,16 @@ void gr_table_begin(struct gr_table *t, enum gr_table_format format, FILE *out, 
 void gr_table_text(struct gr_table *t, const char *text);
 /* NaN and infinity are empty cells. */
 void gr_table_number(struct gr_table *t, double value, int n_digit);
-/* A list: an array in JSON, with spaces between them elsewhere; at most GR_TABLE_LIST_MAX. */
+/* A list: an array in JSON, with spaces between them elsewhere; at most GR_TABLE_LIST_MAX. NaN and infinity in it are
+ * null in JSON, `-' elsewhere. */
 void gr_table_numbers(struct gr_table *t, const double *value, int n, int n_digit);
 void gr_table_none(struct gr_table *t);
 /* mean +- stddev over n samples */
 void gr_table_mean(struct gr_table *t, const double *sample, int n, int n_digit);
 void gr_table_end(struct gr_table *t);
 
+/* a / b; NaN, which is an empty cell, where b is 0 or less: nothing was counted. */
+double gr_ratio(double a, double b);
 double gr_mean(const double *sample, int n);
 double gr_stddev(const double *sample, int n); /* of the sample, n - 1; 0 for n < 2 */
 void gr_sort(double *sample, size_t n);        /* rising */

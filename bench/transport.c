@@ -3,6 +3,7 @@
  * a round of speculative decoding moves, whole: a DRAFT of 63 nodes there, a VERDICT of 6 nodes and FEATURES of its 6
  * rows back. The two ends are processes, of loop threads. bench/exchange.h says what flows. */
 #include "bench/bench.h"
+#include "bench/fabric.h"
 #include "bench/link.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
@@ -30,10 +31,25 @@ struct bench {
     struct gr_table table;
     struct gr_links links;
     struct gr_rows rows;
-    char path[48]; /* of the connection that is measured */
+    char path[48];                  /* of the connection that is measured */
+    struct gr_fabric_counts before; /* the row that is being measured */
 };
 
 /* ---- one row ---- */
+
+/* Empty where the row has gone over no RDMA device, or over one that does not count. */
+static void print_losses(struct bench *b, const char *transport)
+{
+    struct gr_fabric_counts now;
+    char text[GR_FABRIC_TEXT];
+    gr_fabric_read(GR_FABRIC_ROOT, &now);
+    if (now.known && strcmp(transport, gr_transport_name(GR_TRANSPORT_VERBS)) == 0) {
+        gr_table_number(&b->table, (double)gr_fabric_lost(&b->before, &now, text), 0);
+    } else {
+        gr_table_none(&b->table);
+    }
+    b->before = now;
+}
 
 static void print_row(struct bench *b, const char *transport, const char *test, uint32_t bytes, double scale,
                       double per_second)
@@ -50,6 +66,7 @@ static void print_row(struct bench *b, const char *transport, const char *test, 
     gr_table_number(&b->table, scale * median, 2);
     gr_table_number(&b->table, scale * s[(int)ceil(0.99 * n) - 1], 2);
     gr_table_number(&b->table, per_second, 0);
+    print_losses(b, transport);
 }
 
 /* Frames a second, one way, the answer to the last one included. */
@@ -93,6 +110,7 @@ static enum gr_status measure_round(struct bench *b, struct gr_end *e)
 static enum gr_status measure(struct bench *b, struct gr_conn *conn, bool more)
 {
     struct gr_end e = {.conn = conn, .rows = b->rows, .busy = b->busy};
+    gr_fabric_read(GR_FABRIC_ROOT, &b->before);
     gr_rows_path(&b->rows, conn, b->path);
     for (int i = 0; b->ping && i < b->o.frames.n; i++) {
         GR_TRY(measure_size(b, &e, (uint32_t)b->o.frames.value[i]));
@@ -119,7 +137,7 @@ static enum gr_status measure_kind(struct bench *b, int i)
 static enum gr_status run(struct bench *b, enum gr_table_format format)
 {
     static const char *const columns[] = {"transport", "rows",      "test",   "bytes", "n",
-                                          "min_us",    "median_us", "p99_us", "per_s"};
+                                          "min_us",    "median_us", "p99_us", "per_s", "lost"};
     char note[240];
     b->sample = calloc((size_t)b->n_warmup + b->n_iter, sizeof(*b->sample));
     if (b->sample == NULL) {

@@ -27,7 +27,7 @@ struct trees {
     int n_extra;
 };
 
-/* Decode tokens per second; size NULL: plain. Negative: it failed. */
+/* Decode tokens per second; size NULL: plain. Negative: it failed (logged). */
 static double speed(const struct trees *s, const char *prompt, const char *size, double *acceptance)
 {
     const char *transport = gr_bench_choice(&s->o, GR_BENCH_OPTION_transport);
@@ -62,7 +62,7 @@ static double speed(const struct trees *s, const char *prompt, const char *size,
         argv[n++] = s->extra[i];
     }
     argv[n] = NULL;
-    json_t *root = gr_bench_run_json((char **)(uintptr_t)argv);
+    json_t *root = gr_bench_run_json(argv);
     if (root == NULL) {
         return -1.0;
     }
@@ -70,10 +70,15 @@ static double speed(const struct trees *s, const char *prompt, const char *size,
     const double value = gr_bench_metric(m, "decode_tokens_per_second");
     *acceptance = gr_bench_metric(m, "mean_acceptance_length");
     json_decref(root);
+    if (!(value > 0.0)) {
+        log_error("graft run has told no speed: decode_tokens_per_second is %g for prompt `%s', tree %s", value, prompt,
+                  size != NULL ? size : "none");
+        return -1.0;
+    }
     return value;
 }
 
-/* Medians of speed against plain, by size; false: a run failed. */
+/* Medians of speed against plain, by size; false: a run failed (logged). */
 static bool measure(const struct trees *s, const char *prompt, double *plain, double ratio[N_SIZE_MAX],
                     double *acceptance)
 {
@@ -81,9 +86,12 @@ static bool measure(const struct trees *s, const char *prompt, double *plain, do
     double ignored;
     for (int rep = -1; rep < (int)s->o.reps; rep++) {
         const double base = speed(s, prompt, NULL, &ignored);
+        if (base < 0.0) {
+            return false;
+        }
         for (int i = 0; i < s->n_size; i++) {
             const double v = speed(s, prompt, s->size[i], acceptance);
-            if (base <= 0.0 || v <= 0.0) {
+            if (v < 0.0) {
                 return false;
             }
             if (rep >= 0) {

@@ -19,7 +19,6 @@
 #include "model/files/model_path.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define N_ROUND 3       /* measurements of each choice, of which the median counts */
 #define N_MODEL_MAX 2   /* a target and a head */
@@ -77,7 +76,7 @@ static enum gr_status find_shapes(struct tune *t)
     bool is_head = false;
     if (t->draft != NULL) {
         GR_TRY(gr_model_path_config(t->draft, &draft));
-        is_head = strcmp(draft.architecture, "LlamaForCausalLMEagle3") == 0;
+        is_head = gr_hf_is_eagle3(&draft);
     }
     GR_TRY(add_llama(
         t, &(struct gr_llama_config){.dir = t->model, .head_dir = is_head ? t->draft : NULL, .geometry = t->geometry}));

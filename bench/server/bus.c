@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "transport/connect/greet.h"
 #include "transport/connect/secrecy.h"
 #include "transport/net.h"
 
@@ -11,40 +12,22 @@
 
 #define HELLO_TIMEOUT_MS 60000
 
-/* One hand-shake; *fd_out: connected if it passed. */
-static enum gr_status greet(const struct gr_bus *b, const struct gr_hello *self, int *fd_out, struct gr_hello *peer_out)
-{
-    GR_TRY(gr_tcp_connect(b->address, HELLO_TIMEOUT_MS, fd_out));
-    const enum gr_status st = gr_hello_call(*fd_out, self, b->key, HELLO_TIMEOUT_MS, peer_out);
-    if (st != GR_OK) {
-        close(*fd_out);
-    }
-    return st;
-}
-
 enum gr_status gr_bus_join(struct gr_bus *b, enum gr_role role, uint64_t incarnation, gr_bus_on_msg *on_msg, void *ctx,
                            int *end_out)
 {
-    const uint64_t until_ns = gr_clock_ns() + HELLO_TIMEOUT_MS * GR_MS;
-    struct gr_hello peer;
-    struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
-                            .role = role,
-                            .incarnation = incarnation,
-                            .secrecy = GR_SECRECY_ON, /* as where sessions are real */
-                            .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
+    struct gr_hello self, peer;
     struct gr_control *control = NULL;
     int fd = -1;
     if (b->n == GR_BUS_END_MAX) {
         log_error("more than %d connections to the server", GR_BUS_END_MAX);
         return GR_ELIMIT;
     }
-    gr_host_id(self.host_id);
-    enum gr_status st = greet(b, &self, &fd, &peer);
-    while (st == GR_ECLOSED && gr_clock_ns() < until_ns) { /* on a busy machine its time for a hand-shake may run out */
-        st = greet(b, &self, &fd, &peer);
-    }
-    GR_TRY(st);
-    st = gr_control_create(fd, &peer.keys, &control);
+    gr_hello_for_messages(role, &self);
+    self.incarnation = incarnation;
+    self.secrecy = GR_SECRECY_ON; /* as where sessions are real */
+    const struct gr_greeting g = {.address = b->address, .self = &self, .key = b->key, .timeout_ms = HELLO_TIMEOUT_MS};
+    GR_TRY(gr_greet_as_client(&g, 0, &fd, &peer));
+    const enum gr_status st = gr_control_create(fd, &peer.keys, &control);
     if (st != GR_OK) {
         close(fd);
         return st;

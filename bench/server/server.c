@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #define SETTLE_NS (50 * GR_MS)
-#define SERVE_S 60               /* until the server listens */
 #define PATIENCE_NS (120 * GR_S) /* for anything that is waited for */
 #define N_LOOKER (GR_CLIENT_MAX - GR_CLIENT_TURN_MAX)
 #define LOOKER_INCARNATION 10000 /* past those of clients */
@@ -33,7 +32,7 @@
 struct point {
     const struct gr_bench_options *o; /* borrowed */
     struct gr_crew crew;
-    char address[256], graft[PATH_MAX];
+    char address[GR_CREW_ADDRESS_MAX], graft[PATH_MAX];
     uint8_t key[GR_KEY_BYTES];
     int server;
     struct gr_bus bus;
@@ -56,20 +55,6 @@ struct row {
 
 /* ---- the server ---- */
 
-static enum gr_status read_address(struct point *p, const char *path)
-{
-    FILE *f = fopen(path, "re");
-    const bool got = f != NULL && fgets(p->address, sizeof(p->address), f) != NULL;
-    if (f != NULL) {
-        fclose(f);
-    }
-    p->address[got ? strcspn(p->address, "\r\n") : 0] = '\0';
-    if (!got) {
-        log_error("%s: %s", path, strerror(errno));
-    }
-    return got ? GR_OK : GR_EIO;
-}
-
 static enum gr_status tell(enum gr_status st, const char *why)
 {
     if (st != GR_OK && why[0] != '\0') {
@@ -80,16 +65,8 @@ static enum gr_status tell(enum gr_status st, const char *why)
 
 static enum gr_status start_server(struct point *p)
 {
-    static struct gr_child_args a;
-    char ready[PATH_MAX], why[GR_CREW_WHY_MAX] = "";
-    snprintf(ready, sizeof(ready), "%s/ready", p->crew.dir);
-    gr_child_args_begin(&a, p->graft);
-    gr_child_args_add_flag(&a, "serve", true);
-    gr_child_args_add(&a, "--control", "127.0.0.1:0");
-    gr_child_args_add(&a, "--ready-file", ready);
-    GR_TRY(gr_crew_start(&p->crew, "server", a.argv, NULL, false, &p->server));
-    GR_TRY(tell(gr_crew_await_file(&p->crew, ready, SERVE_S, why), why));
-    return read_address(p, ready);
+    char why[GR_CREW_WHY_MAX] = "";
+    return tell(gr_crew_serve(&p->crew, "server", NULL, &p->server, p->address, why), why);
 }
 
 /* CPU time of the server so far, ns, when it has done what there is to do: of a process that runs the clock shows the

@@ -2,6 +2,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/process/child_args.h"
+#include "common/process/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +18,7 @@
 
 #define END_NS (20 * GR_S) /* who has not ended so long after it was asked to is killed */
 #define LOOK_MS 20         /* for a file that somebody writes */
+#define SERVE_S 60         /* until `graft serve' listens */
 
 extern char **environ;
 
@@ -260,6 +263,39 @@ enum gr_status gr_crew_wait(struct gr_crew *c, int index, int limit_s, char why[
 enum gr_status gr_crew_await_file(struct gr_crew *c, const char *path, int limit_s, char why[GR_CREW_WHY_MAX])
 {
     return watch(c, -1, path, limit_s, why);
+}
+
+/* ---- `graft serve' ---- */
+
+static enum gr_status read_address(const char *path, char address[GR_CREW_ADDRESS_MAX])
+{
+    FILE *f = fopen(path, "re");
+    const bool got = f != NULL && fgets(address, GR_CREW_ADDRESS_MAX, f) != NULL;
+    const int error = f == NULL ? errno : 0;
+    if (f != NULL) {
+        fclose(f);
+    }
+    address[got ? strcspn(address, "\r\n") : 0] = '\0';
+    if (!got) {
+        log_error("%s: %s", path, error != 0 ? strerror(error) : "no address in it");
+    }
+    return got ? GR_OK : GR_EIO;
+}
+
+enum gr_status gr_crew_serve(struct gr_crew *c, const char *name, const cpu_set_t *cpus, int *index_out,
+                             char address[GR_CREW_ADDRESS_MAX], char why[GR_CREW_WHY_MAX])
+{
+    static struct gr_child_args a;
+    char ready[PATH_MAX];
+    snprintf(ready, sizeof(ready), "%s/ready", c->dir);
+    (void)unlink(ready); /* of a life that was killed */
+    gr_child_args_begin(&a, gr_program_sibling("graft"));
+    gr_child_args_add_flag(&a, "serve", true);
+    gr_child_args_add(&a, "--control", "127.0.0.1:0");
+    gr_child_args_add(&a, "--ready-file", ready);
+    GR_TRY(gr_crew_start(c, name, a.argv, cpus, false, index_out));
+    GR_TRY(gr_crew_await_file(c, ready, SERVE_S, why));
+    return read_address(ready, address);
 }
 
 /* ---- ending ---- */

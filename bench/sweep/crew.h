@@ -12,8 +12,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GR_CREW_MAX 72      /* processes: an orchestrator, 64 workers, the clients, and some */
-#define GR_CREW_WHY_MAX 320 /* bytes of a reason */
+#define GR_CREW_MAX 72          /* processes: an orchestrator, 64 workers, the clients, and some */
+#define GR_CREW_WHY_MAX 320     /* bytes of a reason */
+#define GR_CREW_ADDRESS_MAX 256 /* bytes of an address */
 
 struct gr_crew_member {
     char name[32]; /* "target 2": for people, and of its files */
@@ -44,6 +45,10 @@ GR_NODISCARD enum gr_status gr_crew_wait(struct gr_crew *c, int index, int limit
 /* Until a file is there: as gr_crew_wait(), with GR_OK for that. */
 GR_NODISCARD enum gr_status gr_crew_await_file(struct gr_crew *c, const char *path, int limit_s,
                                                char why[GR_CREW_WHY_MAX]);
+/* `graft serve' as member `name', at a port of this host that is free: *index_out, and where it listens, when it does.
+ * Else as gr_crew_await_file(). cpus: as gr_crew_start() takes them. */
+GR_NODISCARD enum gr_status gr_crew_serve(struct gr_crew *c, const char *name, const cpu_set_t *cpus, int *index_out,
+                                          char address[GR_CREW_ADDRESS_MAX], char why[GR_CREW_WHY_MAX]);
 /* Asks all to end, and kills those that have not after some seconds. */
 void gr_crew_end(struct gr_crew *c);
 /* The signal of the last GR_ECANCELED; 0: none came. */

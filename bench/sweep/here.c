@@ -1,53 +1,29 @@
 /* A fleet on this host, without a launcher: `graft serve', the workers and the clients are this process's children,
  * each on its own devices and CPUs. */
 #include "bench/sweep/line.h"
-#include "common/base/log.h"
-#include "common/process/program.h"
 #include "transport/connect/bootstrap.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#define SERVE_S 60 /* until the orchestrator listens */
-
-/* n devices from `device' on; device -1: the orchestrator and the clients, which share the first CPU. */
-static enum gr_status start(struct gr_sweep *s, struct gr_crew *c, const char *name, const struct gr_line *l,
-                            int device, int n, bool read, int *index_out)
+/* Of n devices from `device' on; device -1: of the orchestrator and the clients, which share the first CPU. NULL: all
+ * that there are. */
+static const cpu_set_t *cpus_of(const struct gr_sweep *s, int device, int n, cpu_set_t *room)
 {
     const int k = s->site.device_cpu;
     cpu_set_t own;
     CPU_ZERO(&own);
     (void)sched_getaffinity(0, sizeof(own), &own);
-    const cpu_set_t cpus = device < 0 ? gr_crew_cpus(&own, 0, 1) : gr_crew_cpus(&own, 1 + device * k, n * k);
-    return gr_crew_start(c, name, l->args.argv, k > 0 ? &cpus : NULL, read, index_out);
+    *room = device < 0 ? gr_crew_cpus(&own, 0, 1) : gr_crew_cpus(&own, 1 + device * k, n * k);
+    return k > 0 ? room : NULL;
 }
 
-static enum gr_status start_serve(struct gr_sweep *s, struct gr_crew *c, char address[256], char why[GR_CREW_WHY_MAX])
+static enum gr_status start(struct gr_sweep *s, struct gr_crew *c, const char *name, const struct gr_line *l,
+                            int device, int n, bool read, int *index_out)
 {
-    static struct gr_line l;
-    char path[PATH_MAX];
-    int index = 0;
-    snprintf(path, sizeof(path), "%s/ready", c->dir);
-    (void)unlink(path); /* of a life that was killed */
-    gr_line_begin(&l, "graft");
-    gr_child_args_add_flag(&l.args, "serve", true);
-    gr_child_args_add(&l.args, "--control", "127.0.0.1:0");
-    gr_child_args_add(&l.args, "--ready-file", path);
-    GR_TRY(start(s, c, "orchestrator", &l, -1, 1, false, &index));
-    GR_TRY(gr_crew_await_file(c, path, SERVE_S, why));
-    FILE *f = fopen(path, "re");
-    const bool got = f != NULL && fgets(address, 256, f) != NULL;
-    if (f != NULL) {
-        fclose(f);
-    }
-    address[got ? strcspn(address, "\r\n") : 0] = '\0';
-    if (!got) {
-        log_error("%s: %s", path, strerror(errno));
-    }
-    return got ? GR_OK : GR_EIO;
+    cpu_set_t cpus;
+    return gr_crew_start(c, name, l->args.argv, cpus_of(s, device, n, &cpus), read, index_out);
 }
 
 static enum gr_status start_workers(struct gr_sweep *s, struct gr_crew *c, const struct gr_sweep_life *l,
@@ -76,9 +52,10 @@ static enum gr_status start_workers(struct gr_sweep *s, struct gr_crew *c, const
 static enum gr_status run(struct gr_sweep *s, struct gr_sweep_life *l, struct gr_crew *c)
 {
     static struct gr_line line;
-    char address[256] = "";
-    int clients = 0;
-    GR_TRY(start_serve(s, c, address, l->why));
+    char address[GR_CREW_ADDRESS_MAX] = "";
+    cpu_set_t cpus;
+    int orchestrator = 0, clients = 0;
+    GR_TRY(gr_crew_serve(c, "orchestrator", cpus_of(s, -1, 1, &cpus), &orchestrator, address, l->why));
     GR_TRY(start_workers(s, c, l, address));
     gr_line_clients(&line, s, l, address);
     GR_TRY(start(s, c, "clients", &line, -1, 1, true, &clients));

@@ -3,6 +3,7 @@
 #include "bench/paths.h"
 #include "common/base/device.h"
 #include "common/process/program.h"
+#include "common/process/shell_words.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -152,9 +153,6 @@ void gr_line_clients(struct gr_line *l, const struct gr_sweep *s, const struct g
 
 void gr_words_print(const char *const *word, FILE *out)
 {
-    for (int i = 0; word[i] != NULL; i++) {
-        const bool quoted = word[i][0] == '\0' || strpbrk(word[i], " \t\"$*?;&|<>()[]{}\\`~#") != NULL;
-        fprintf(out, "%s%s%s%s", i > 0 ? " " : "", quoted ? "'" : "", word[i], quoted ? "'" : "");
-    }
+    gr_shell_words_print(word, out);
     fputc('\n', out);
 }

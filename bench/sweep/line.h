@@ -32,7 +32,7 @@ void gr_line_clients(struct gr_line *l, const struct gr_sweep *s, const struct g
                      const char *connect);
 /* The devices of n places from `first' on: "cuda:2,cuda:3", or "cpu". */
 const char *gr_line_devices(struct gr_line *l, const struct gr_sweep *s, int first, int n);
-/* Prints words, NULL after the last, in quotes where a shell needs them. */
+/* A line of words, NULL after the last, as a shell takes them. */
 void gr_words_print(const char *const *word, FILE *out);
 
 #endif

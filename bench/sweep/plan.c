@@ -223,5 +223,5 @@ enum gr_status gr_sweep_plan(const struct gr_sweep_axes *axes, const struct gr_s
 
 bool gr_fleet_is_beside(const struct gr_fleet *f, const struct gr_fleet *other)
 {
-    return other->whole && !f->whole && f->n_host == other->n_host && gr_fleet_devices(f) == gr_fleet_devices(other);
+    return other->whole && f->n_host == other->n_host && gr_fleet_devices(f) == gr_fleet_devices(other);
 }

@@ -132,9 +132,8 @@ const struct gr_point *gr_point_rival(const struct gr_point *point, int n, const
     const struct gr_point *best = NULL;
     for (int i = 0; i < n; i++) {
         const struct gr_point *q = &point[i];
-        const bool equal = q->mode == mode && q->n_session == p->n_session && q->n_run > 0 &&
-                           q->fleet->n_host == p->fleet->n_host &&
-                           gr_fleet_devices(q->fleet) == gr_fleet_devices(p->fleet);
+        const bool equal =
+            q->mode == mode && q->n_session == p->n_session && q->n_run > 0 && gr_fleet_is_beside(p->fleet, q->fleet);
         if (equal && (best == NULL || q->speed > best->speed)) {
             best = q;
         }

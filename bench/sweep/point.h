@@ -38,7 +38,8 @@ void gr_point_read(const struct gr_store *s, const struct gr_fleet *f, enum gr_p
 double gr_point_per_device(const struct gr_point *p);
 /* Percent of a round that a session waits for trees beyond the drafter's own time. NAN: plain. */
 double gr_point_transport_share(const struct gr_point *p);
-/* The fastest of point (n) with that mode, as many devices, hosts and sessions as p; NULL: there is none. */
+/* The fastest of point (n) with that mode (co-located or plain), as many devices, hosts and sessions as p; NULL: there
+ * is none. */
 const struct gr_point *gr_point_rival(const struct gr_point *point, int n, const struct gr_point *p,
                                       enum gr_point_mode mode);
 /* How many clients the fleet of p serves at `speed' for each; of point (n) those of its fleet and mode count, which are

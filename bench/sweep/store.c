@@ -1,5 +1,6 @@
 #include "bench/sweep/store.h"
 
+#include "bench/paths.h"
 #include "common/base/log.h"
 #include "common/rules/hash.h"
 
@@ -111,15 +112,6 @@ static enum gr_status write_line(struct gr_store *s, const json_t *line)
     return GR_OK;
 }
 
-static enum gr_status make_folder(const char *dir)
-{
-    if (mkdir(dir, 0777) == 0 || errno == EEXIST) {
-        return GR_OK;
-    }
-    log_error("--save %s: %s", dir, strerror(errno));
-    return GR_EIO;
-}
-
 /* One that was killed has let go of it. */
 static enum gr_status lock(struct gr_store *s, const char *dir)
 {
@@ -168,7 +160,7 @@ enum gr_status gr_store_open(const char *dir, const json_t *about, struct gr_sto
         return read_all(out, true);
     }
     gr_store_digest(about, out->digest);
-    GR_TRY(make_folder(dir));
+    GR_TRY(gr_bench_make_folder(dir));
     GR_TRY(lock(out, dir));
     GR_TRY(read_all(out, false));
     return begin_writing(out, about);

@@ -19,11 +19,9 @@
 #include "common/rules/hash.h"
 #include "model/files/model_path.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- one life ---- */
@@ -129,15 +127,6 @@ static enum gr_status read_rows(struct gr_sweep_life *l)
     return l->rows != NULL ? GR_OK : GR_ENOMEM;
 }
 
-static enum gr_status make_folder(const char *path)
-{
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-        log_error("--save: %s: %s", path, strerror(errno));
-        return GR_EIO;
-    }
-    return GR_OK;
-}
-
 /* DIR/logs/split-h1-t1-d1-tp1.0 */
 static enum gr_status make_place(const struct gr_sweep *s, struct gr_sweep_life *l)
 {
@@ -151,9 +140,9 @@ static enum gr_status make_place(const struct gr_sweep *s, struct gr_sweep_life 
         log_error("--save: the name of the folder is too long");
         return GR_EINVAL;
     }
-    GR_TRY(make_folder(l->dir));
+    GR_TRY(gr_bench_make_folder(l->dir));
     snprintf(l->dir + n, sizeof(l->dir) - (size_t)n, "/%s.%d", name, l->repeat);
-    GR_TRY(make_folder(l->dir));
+    GR_TRY(gr_bench_make_folder(l->dir));
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/clients.out", l->dir);
     (void)unlink(path); /* of a life that was killed: its rows are not this one's */
