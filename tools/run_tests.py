@@ -163,6 +163,9 @@ def run_suite(folder, args, env, log="testlog"):
                     say(f"{entry['name']}: {said}")
             for reason in skip_reasons(entry):
                 say(f"{entry['name']}: skipped: {reason}")
+    if done.returncode != 0 and not failures:  # it was killed, say: those after that have not run
+        totals[1] += 1
+        failures.append(("meson test", [f"not ok - it ended with status {done.returncode}, and not all tests have run"]))
     return totals, failures, done.stdout
 
 

@@ -59,11 +59,13 @@ def commands_are_printed():
     def line(rank, *args):
         done = job(GRAFT, "launch", "--print-command", *args, RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank))
         assert done.returncode == 0, done.stderr
-        return done.stdout.replace(ROOT + "/", "").strip()
+        words, told = done.stdout.replace(ROOT + "/", "").strip().split("  # ")
+        assert told.startswith(f"rank {rank} on host "), told
+        return words
     more = ("--threads", "2", "--draft-threads", "1", "--kv-blocks", "100", "--sessions", "3", "--specpv", "lossy", "--log-level",
             "info", "--", "echo", "it's")
     want = [
-        "graft serve --control ANY:0; echo 'it'\\''s'",
+        "graft serve --control ANY:0 --specpv lossy --log-level info; echo 'it'\\''s'",
         "graft-draft --join RANK0:PORT --sessions 3 --model models/demo/draft --threads 1 --log-level info --supervise",
         "graft-target --join RANK0:PORT --sessions 3 --model models/demo/target --threads 2 --kv-blocks 100 --log-level info"
         " --specpv on --listen OWN:0 --supervise"]
@@ -76,11 +78,12 @@ def commands_are_printed():
 
 @case
 def mpirun_with_an_endpoint():
-    """--http gives the orchestrator of the job an endpoint for its model."""
-    port = free_port()
-    ask = f"import json, urllib.request as u; print(json.load(u.urlopen('http://127.0.0.1:{port}/v1/models'))['data'][0]['id'])"
-    done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--http", f"127.0.0.1:{port}", "--", "python3", "-c", ask)
-    assert done.returncode == 0 and done.stdout.strip() == os.path.basename(TARGET), (done.stdout, done.stderr)
+    """--http gives the orchestrator of the job an endpoint for its model; --control says where it listens."""
+    port, control = free_port(), f"127.0.0.1:{free_port()}"
+    ask = f"import json, os, urllib.request as u; print(os.environ['GRAFT_CONNECT'], json.load(u.urlopen('http://127.0.0.1:{port}/v1/models'))['data'][0]['id'])"
+    done = job(*MPIRUN, "-np", "3", GRAFT, "launch", *PAIR, "--http", f"127.0.0.1:{port}", "--", "python3", "-c", ask,
+               GRAFT_CONTROL=control)
+    assert done.returncode == 0 and done.stdout.split() == [control, os.path.basename(TARGET)], (done.stdout, done.stderr)
 
 
 @case
@@ -256,6 +259,8 @@ def a_signal_that_comes_twice():
         for pid in ranks_of_job:
             os.kill(pid, signal.SIGTERM)
         time.sleep(0.1)  # the second sender is a little late
+    wait_for(lambda: os.listdir(folder) == [])  # a launcher may kill rank 0 any moment
+    assert any(c.p.poll() is None for c in clients)
     for c in clients:
         assert ids_of(c.end(250)) == want
     assert j.end().returncode == 0, j.said()

@@ -202,7 +202,7 @@ def srun_sources():
     for name in ("train", "interactive"):
         done = job(*SRUN, "-n1", "-J", name, GRAFT, "launch", "--ranks", "none", *dry[2:])
         assert done.returncode != 0
-        has(done, "none has started 1")
+        has(done, "no launcher has started this process")
 
 
 @slurm

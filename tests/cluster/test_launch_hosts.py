@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
 """`graft launch` over several hosts, each a network namespace, with ranks by the variables of torchrun: over a good network,
-over one that is slow and loses packets, and within a range of ports.
+over one that is slow and loses packets, and within a range of ports. And how a job ends, on this host alone.
 
 usage: test_launch_hosts.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import contextlib
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import hosts
 import slow_net
-from harness import CASES, DRAFT, GRAFT, HEAD, SLOW, TARGET, generate, main
+from harness import CASES, DRAFT, GRAFT, HEAD, SLOW, TARGET, case, children, generate, main, wait_for
+from served import free_port
 
 PROMPT = "def fibonacci(n):"
 TURN = (GRAFT, "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", "--num-speculative-tokens", "4",
@@ -39,14 +44,19 @@ def case_if(lacking):
 LACKS, LACKS_SLOW = hosts.missing(), slow_net.missing()
 
 
+def env_of(rank, n, master, port=29500):
+    """Of a rank that is alone on its host."""
+    return dict(ENV, RANK=str(rank), WORLD_SIZE=str(n), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR=master,
+                MASTER_PORT=str(port), GRAFT_KEY="ab" * 32)
+
+
 class Launch:
     """A rank on each of the hosts; rank 0 on the first one, where the others look for it."""
 
     def __init__(self, made, *args, command=TURN, master=None, **env):
         self.ranks = []
         for rank, host in enumerate(made):
-            mine = dict(ENV, RANK=str(rank), WORLD_SIZE=str(len(made)), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
-                        MASTER_ADDR=master or made[0].four, MASTER_PORT="29500", GRAFT_KEY="ab" * 32, **env)
+            mine = dict(env_of(rank, len(made), master or made[0].four), **env)
             line = host.command(GRAFT, "launch", "--threads", "1", "--draft-threads", "1", *args, "--", *command)
             p = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=mine,
                                  stdin=subprocess.DEVNULL)
@@ -82,7 +92,8 @@ def a_job_over_three_hosts():
             h.add_docker()
         check(*Launch(made, "--roles", "serve:1,draft:1,target:1", "--model", TARGET, "--draft", DRAFT).end(), 3)
     with hosts.hosts("launch4", "w.0", "w.1", "w.2", "w.3") as made:
-        check(*Launch(made, "--roles", "serve:1,draft:1,target:2", "--model", TARGET, "--draft", HEAD, master=made[0].six).end(), 4)
+        check(*Launch(made, "--roles", "serve:1,draft:1,target:2", "--model", TARGET, "--draft", HEAD, "--control",
+                      f"[{made[0].six}]:5055", master=made[0].six).end(), 4)
 
 
 @case_if(LACKS)
@@ -128,6 +139,8 @@ def every_listener_is_in_the_range():
         _, err = Launch(made, "--roles", "serve:1,target:1", "--model", TARGET, "--ports", "5000-5000", "--start-within",
                         "5").end(status=1)
         assert "5000" in err and "in use" in err, err
+        _, err = Launch(made, "--roles", "serve:1,target:1", "--model", TARGET, "--control", "127.0.0.1:0").end(status=1)
+        assert "--control 127.0.0.1:0: rank 1 on host n1 does not reach the orchestrator" in err, err
 
 
 def two_networks(made):
@@ -223,6 +236,145 @@ def a_path_that_swallows_large_packets():
         assert net.n_hole > small, (small, net.n_hole)
         assert got["token_ids"] == plain(1500) and got["metrics"]["num_draft_tokens"] == 0, got["metrics"]
         assert "no tree for as long as three round deadlines; going on root-only" in err, err
+
+
+# ---- ends, of ranks that are all on this host ----
+
+def rank_here(port, rank, *args, command=(), **env):
+    mine = dict(env_of(rank, 3, "127.0.0.1", port), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3", **env)
+    return subprocess.Popen([GRAFT, "launch", "--roles", "serve:1,draft:1,target:1", "--model", TARGET, "--draft", DRAFT,
+                             "--threads", "1", "--draft-threads", "1", *args, *(("--", *command) if command else ())],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=mine, stdin=subprocess.DEVNULL)
+
+
+def ended(ranks, seconds=60):
+    """Statuses, what rank 0 has printed, and what all have said."""
+    said = [p.communicate(timeout=seconds * SLOW) for p in ranks]
+    return [p.returncode for p in ranks], said[0][0], "".join(e for _, e in said)
+
+
+@case
+def a_second_signal_ends_at_once():
+    """Also where the command heeds none; --grace is longer than this test."""
+    port = free_port()
+    ranks = [rank_here(port, r, "--grace", "300", command=("sh", "-c", "trap '' TERM; echo up; exec sleep 600")) for r in range(3)]
+    assert ranks[0].stdout.readline() == "up\n", ended(ranks)
+    begin = time.monotonic()
+    while ranks[0].poll() is None and time.monotonic() < begin + 60 * SLOW:
+        ranks[0].send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ranks[0].wait(1.2)
+    assert ranks[0].poll() == 128 + signal.SIGTERM and time.monotonic() < begin + 60 * SLOW, ended(ranks)
+    ended(ranks)
+
+
+@case
+def a_command_may_stop_its_server():
+    """It is not ended with it, and its status is the job's."""
+    port = free_port()
+    command = ("sh", "-c", f"{GRAFT} stop; echo stopped $?; sleep 1; echo post; exit 5")
+    status, out, err = ended([rank_here(port, r, command=command) for r in range(3)])
+    assert status == [5, 0, 0] and out == "stopped 0\npost\n", (status, out, err)
+
+
+@case
+def who_comes_too_late_is_told():
+    """Rank 1 does not fit, and rank 2 comes a moment after that: it does not look for rank 0 until --start-within is over."""
+    port = free_port()
+    ranks = [rank_here(port, 0, "--start-within", "300"), rank_here(port, 1, "--start-within", "300", GRAFT_SESSIONS="3")]
+    wait_for(lambda: ranks[1].poll() is not None)
+    ranks.append(rank_here(port, 2, "--start-within", "300"))
+    status, _, err = ended(ranks)
+    assert all(x in (1, 2) for x in status) and "the job has ended before it began" in err, (status, err)
+
+
+def ends_are_caught(p):
+    """A signal that ends a process is blocked there: it is read by who takes care of it."""
+    with open(f"/proc/{p.pid}/status", encoding="ascii") as f:
+        blocked = next(int(line.split()[1], 16) for line in f if line.startswith("SigBlk:"))
+    return blocked >> (signal.SIGTERM - 1) & 1
+
+
+@case
+def who_is_told_to_end_too_early_says_so():
+    """Rank 1 is signalled before there is a rank 0, which does not wait for it until --start-within is over."""
+    port = free_port()
+    first = rank_here(port, 1, "--start-within", "300")
+    wait_for(lambda: ends_are_caught(first))
+    others = [rank_here(port, r, "--start-within", "300") for r in (0, 2)]
+    first.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    status, _, err = ended([others[0], first, others[1]])
+    assert status[0] == 128 + signal.SIGTERM and 0 not in status and time.monotonic() < begin + 60 * SLOW, (status, err)
+
+
+@case
+def a_signal_is_handed_on_while_rank_0_comes_again():
+    """Rank 0 is killed before all have come, and rank 1 is told to end while it looks for the next one."""
+    port, where = free_port(), f"127.0.0.1:{free_port()}"
+    args = ("--rendezvous", where, "--start-within", "300")
+    first, other = rank_here(port, 0, *args, GRAFT_LOG="info"), rank_here(port, 1, *args)
+    for line in first.stderr:
+        if "rank 1 on host" in line and "has said hello" in line:
+            break
+    first.kill()
+    first.communicate()
+    again = rank_here(port, 0, *args)
+    wait_for(lambda: ends_are_caught(again))
+    other.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    status, _, err = ended([again, other])
+    assert status[0] == 128 + signal.SIGTERM and status[1] != 0 and time.monotonic() < begin + 60 * SLOW, (status, err)
+
+
+@case
+def a_second_signal_ends_a_worker_that_hangs():
+    """It is stopped. Its rank is told twice, and does not wait for it; nor does rank 0."""
+    port = free_port()
+    ranks = [rank_here(port, r, "--grace", "300", command=("sh", "-c", "echo up; exec sleep 600")) for r in range(3)]
+    assert ranks[0].stdout.readline() == "up\n", ended(ranks)
+    for pid, command in children(ranks[2].pid):
+        if command.endswith("graft-target"):
+            os.kill(pid, signal.SIGSTOP)
+    begin = time.monotonic()
+    while ranks[2].poll() is None and time.monotonic() < begin + 60 * SLOW:
+        ranks[2].send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ranks[2].wait(1.2)
+    assert ranks[2].poll() is not None and time.monotonic() < begin + 5 * SLOW, ended(ranks)
+    ended(ranks)
+
+
+@case
+def what_rank_0_has_left_is_written_again():
+    """The folder goes, as one in /tmp may; ranks that come later find rank 0 all the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = os.path.join(folder, "job")
+        port = free_port()
+        ranks = [rank_here(port, 0, "--job-dir", where, command=("echo", "ran"))]
+        wait_for(lambda: os.path.isdir(where) and any(not x.endswith(".new") for x in os.listdir(where)))
+        shutil.rmtree(where)
+        wait_for(lambda: os.path.isdir(where) and os.listdir(where))
+        ranks += [rank_here(port, r, "--job-dir", where) for r in (1, 2)]
+        status, out, err = ended(ranks)
+        assert status == [0, 0, 0] and out == "ran\n" and "it has been written again" in err and "comes twice" not in err, (status, err)
+
+
+@case
+def grace_bounds_an_orchestrator_that_hangs():
+    """It is stopped: its turns would never be through."""
+    grace = 6
+    port = free_port()
+    ranks = [rank_here(port, r, "--grace", str(grace), command=("sh", "-c", "echo up; exec sleep 600")) for r in range(3)]
+    assert ranks[0].stdout.readline() == "up\n", ended(ranks)
+    orchestrator = next(pid for pid, command in children(ranks[0].pid) if command.endswith("graft"))
+    os.kill(orchestrator, signal.SIGSTOP)
+    begin = time.monotonic()
+    ranks[0].send_signal(signal.SIGTERM)
+    status, _, err = ended(ranks)
+    took = time.monotonic() - begin
+    assert status[0] == 128 + signal.SIGTERM and took < grace + 4 * SLOW, (status, took, err)
+    wait_for(lambda: not os.path.exists(f"/proc/{orchestrator}"))
 
 
 def run():

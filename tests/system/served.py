@@ -9,12 +9,15 @@ import socket
 import subprocess
 import tempfile
 
-from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, children, run, wait_for
+from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, children, run, wait_for
 
 PROMPT = "def fibonacci(n):"
 PLAIN = ("--ignore-eos", "--model", TARGET)
 UNKNOWN = "0000000000000099"  # a session that nobody has
 FIXED = ("--num-speculative-tokens", "4")  # drafts whatever it costs; `auto` may find that it does not pay
+with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
+    A_IDS, B_IDS = [c["prompt_ids"] for c in json.load(golden)["cases"][1:3]]  # two inputs of a conversation
+B_IDS = B_IDS[5:12]
 
 
 class Folder:
@@ -38,7 +41,7 @@ class Serve:
     Without an endpoint, unless the arguments name one, or http_as_it_is lets the default be."""
 
     def __init__(self, *args, spawn=True, draft=True, control="127.0.0.1:0", folder=None, before=(), http_as_it_is=False):
-        self.folder = folder or Folder()
+        self.folder, self.turns = folder or Folder(), []
         ready = self.folder.path("ready")
         if os.path.exists(ready):
             os.remove(ready)
@@ -101,9 +104,10 @@ class Serve:
     def start(self, *args, prompt=PROMPT, tokens=3000):
         if not any(a.startswith("--prompt") for a in args):
             args = ("--prompt", prompt, *args)
-        return subprocess.Popen([GRAFT, "run", "--json", "--connect", self.address, *PLAIN,
-                                 "--max-tokens", str(tokens), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True, env=self.env())
+        self.turns.append(subprocess.Popen([GRAFT, "run", "--json", "--connect", self.address, *PLAIN,
+                                            "--max-tokens", str(tokens), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                           text=True, env=self.env()))
+        return self.turns[-1]
 
     def list(self):
         return json.loads(self.graft("session", "list", "--json").stdout)
@@ -119,7 +123,15 @@ class Serve:
         return any(s["state"] == "running" and s["rounds"] >= rounds for s in self.sessions())
 
     def wait_running(self, rounds=3):
-        wait_for(lambda: self.runs(rounds))
+        """A failure at once where all turns that the test has not waited for are over: none will be seen."""
+        turns = [p for p in self.turns if p.returncode is None]
+
+        def look():
+            are_over = len(turns) > 0 and all(p.poll() is not None for p in turns)  # first: one may end meanwhile
+            found = self.runs(rounds)
+            assert found or not are_over, "the turn was over before it was seen"
+            return found
+        wait_for(look)
 
     def end(self, seconds=60):
         self.p.send_signal(signal.SIGINT)

@@ -9,10 +9,11 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 
-from harness import DRAFT, HEAD, ROOT, TARGET, Running, case, generate, main, refused, run, wait_for
+from harness import DRAFT, GRAFT, HEAD, ROOT, TARGET, Running, case, generate, main, refused, run, wait_for
 from served import Serve, one_line
 
 N = 4
@@ -98,8 +99,8 @@ def texts_of_a_long_prompt():
 @case
 def the_prompt_is_read_once():
     """All whole blocks below its last token are shared, and with the copied part only that token runs again."""
-    for prompt in (PROMPT, LONG):
-        for method, transport in (("none", "shm"), ("draft", "tcp"), ("head", "loop")):
+    for prompt, ways in ((PROMPT, (("draft", "tcp"), ("head", "loop"))), (LONG, (("none", "shm"), ("head", "loop")))):
+        for method, transport in ways:
             done = run("run", "--json", "--model", TARGET, "--n", str(N), *prompt, *COMMON, *METHODS[method],
                        "--transport", transport, "--log-level", "info")
             assert done.returncode == 0, done.stderr
@@ -179,8 +180,11 @@ def a_killed_worker():
 
 @case
 def interrupted():
-    """Each tells what there is of it, and one line that it was interrupted."""
-    r = Running("--n", "3", "--temperature", "1", "--seed", "5", tokens=8000, log="info")
+    """Each tells what there is of it, which may be nothing yet, and one line that it was interrupted."""
+    how = ("--temperature", "1", "--seed", "5")
+    whole = [generate("--prompt", "import os", "--ignore-eos", "--max-tokens", "600", *how, "--choice", str(k))
+             ["token_ids"] for k in range(3)]
+    r = Running("--n", "3", *how, tokens=8000, log="info")
     target = r.child("graft-target")
     wait_for(lambda: len(shared(r.said())) == 2)
     r.wait_busy(target, 10)
@@ -188,7 +192,26 @@ def interrupted():
     status, out, said = r.end()
     assert status == 128 + signal.SIGINT, (status, said)
     found = parse(out)
-    assert len(found) == 3 and all(o["error"] == "interrupted" and o["token_ids"] for o in found), found
+    assert [o["error"] for o in found] == ["interrupted"] * 3, [o["error"] for o in found]
+    for k, o in enumerate(found):
+        n = min(len(o["token_ids"]), len(whole[k]))
+        assert o["token_ids"][:n] == whole[k][:n], (k, n)
+    assert said.count("error: interrupted") == 1, said
+
+
+@case
+def interrupted_as_text():
+    """What has been shown of the first answer is a part of it."""
+    args = ("--prompt", "import os", "--ignore-eos", "--max-tokens")
+    whole = generate(*args, "2000")["text"]
+    with subprocess.Popen([GRAFT, "run", "--n", "2", "--model", TARGET, *args, "8000"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as p:
+        begin = p.stdout.read(40)  # the client has had tokens
+        p.send_signal(signal.SIGINT)
+        out, said = p.communicate(timeout=120)
+    shown = (begin + out).removeprefix("==> answer 0 <==\n").split("==> answer 1 <==")[0].rstrip("\n")
+    assert p.returncode == 128 + signal.SIGINT, (p.returncode, said)
+    assert len(shown) > 10 and whole.startswith(shown[:len(whole)]), shown
     assert said.count("error: interrupted") == 1, said
 
 

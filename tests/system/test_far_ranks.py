@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 from far_group import Group, serving
-from harness import DRAFT, GRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from harness import DRAFT, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, wait_for
 from served import Folder, free_port
 
 TP4 = ("--geometry", "test-64", "--max-model-len", "1024")
@@ -210,6 +210,7 @@ def jobs_that_cannot_be():
             ((), "targets:\n- {tp: 4, hosts: 'a,b,c'}\n", "hosts a,b,c: 4 ranks cannot be shared out evenly"),
             ((), "targets:\n- {tp: 2, hosts: 'a,b', host: c}\n", "one of them is enough"),
             ((), "targets:\n- {hosts: 'a,b'}\n", "has to be several ranks"),
+            (("--config", os.path.join(ROOT, "examples/cluster/plan-2.yaml")), "targets:\n- {count: 2}\n", "both have lists of workers"),
             ((), "targets:\n- {tp: 2, hosts: 'nowhere-a,nowhere-b'}\n", "puts this target on host nowhere-a")):
         with job(3, *args, plan=plan) as (ranks, said):
             assert ranks[1].wait(20 * SLOW) != 0

@@ -103,11 +103,12 @@ def eight_clients_share_two_targets_and_two_drafters():
         told = json.loads(s.graft("worker", "drain", str(first), "--json").stdout)
         assert told["draining"] and told["in_turn"] == N_CLIENT // 2, told
         assert f"worker {drafter} takes no sessions any more" in s.graft("worker", "drain", str(drafter)).stdout
-        assert of(s, first)["state"] == of(s, drafter)["state"] == "draining"
+        assert of(s, first)["state"] == "draining", s.list()
         assert any(x["state"] == "running" for x in s.sessions())
         wait_for(lambda: of(s, drafter)["sessions"] == 0)
         ids = end_turns(clients, texts)
         wait_for(lambda: of(s, first)["sessions"] == 0)
+        assert of(s, first)["state"] == of(s, drafter)["state"] == "drained", s.list()
         next_turns(s, ids, texts)
         assert set(holders(s, "target")) == {targets[1]}, s.list()
         held = of(s, targets[1])["sessions"]
@@ -115,7 +116,7 @@ def eight_clients_share_two_targets_and_two_drafters():
             assert f"worker {number} takes sessions again" in s.graft("worker", "undrain", str(number)).stdout
         wait_for(lambda: of(s, targets[1])["sessions"] <= (held + 1) // 2)  # the others go where they fit best
         next_turns(s, ids, texts)
-        assert "serving" in s.graft("worker", "list").stdout and "draining" not in s.graft("worker", "list").stdout
+        assert "serving" in s.graft("worker", "list").stdout and "drain" not in s.graft("worker", "list").stdout
 
 
 @contextlib.contextmanager

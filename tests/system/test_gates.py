@@ -163,6 +163,7 @@ def short_commands_go_before_long_ones():
         done = measure(f, gate(), dict(micro, run=["stages", "--model", "no/such"]))
         assert [x for x, _ in outcomes(done, 1)] == ["NO RESULT", "not measured"], done.stdout
         assert "command stages failed" in done.stderr, done.stderr
+        assert re.search(r"ended with status \d.*the command was: .*--model no/such", done.stderr), done.stderr
     with files() as f:
         done = measure(f, gate(at_most=0.000001), how=("--all", "--repeat", "1"))
         assert [x for x, _ in outcomes(done, 1)] == ["MISSED", "met"], done.stdout

@@ -258,6 +258,9 @@ def workers_of_another_job_are_refused():
         with worker("graft-target", named.folder, named.address, "--cluster", "mine", **env):
             named.wait()
         named.graft("ping")  # a client of no job is welcome
+        with socket.create_connection(named.address.rsplit(":", 1)) as http:
+            http.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            wait_for(lambda: "warning: an HTTP request came" in named.log())
 
 
 @case

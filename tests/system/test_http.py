@@ -130,7 +130,7 @@ def what_is_refused_is_told_by_its_name():
                 ({"logit_bias": {"x": 1}}, 400, "logit_bias"), ({"logit_bias": {"99999999": 1}}, 400, "logit_bias"),
                 ({"stop_token_ids": [-1]}, 400, "stop_token_ids"), ({"stop_token_ids": [10 ** 9]}, 400, "stop_token_ids"),
                 ({"prompt": []}, 400, "prompt"), ({"prompt": [[]]}, 400, "prompt"), ({"prompt": [-1]}, 400, "prompt"),
-                ({"prompt": [2 ** 63]}, 400, None), ({"prompt": [1.5]}, 400, "prompt"), ({"prompt": 7}, 400, "prompt"),
+                ({"prompt": [2 ** 63]}, 400, "prompt"), ({"prompt": [1.5]}, 400, "prompt"), ({"prompt": 7}, 400, "prompt"),
                 ({"prompt": [10 ** 8]}, 400, "prompt"), ({"prompt": "x" * 400000}, 400, "prompt"),
                 ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
                 ({"model": "another"}, 404, "model", "target")):
@@ -157,6 +157,12 @@ def bodies_that_are_no_requests():
             assert status == 400 and len(json.dumps(answer)) < 1024, (raw[:40], status, answer)
         status, answer, _ = s.ask("POST", "/v1/completions", raw=b"{}", headers={"Content-Type": "text/plain"})
         assert status == 415, (status, answer)
+        status, answer, _ = s.ask("POST", "/v1/completions", raw=b"x", headers={"Content-Encoding": "gzip"})
+        assert status == 415 and "gzip" in answer["error"]["message"], (status, answer)
+        for path, raw, param in (("/v1/completions", b'{"prompt": "x", "seed": 9223372036854775808}', "seed"),
+                                 ("/detokenize", b'{"tokens": [1], "tokens": [2]}', "tokens")):
+            status, answer, _ = s.ask("POST", path, raw=raw)
+            assert status == 400 and answer["error"]["param"] == param, answer
         status, answer, _ = s.ask("GET", "/v1/models", headers={"Host": "evil.test"})
         assert status == 403, (status, answer)
         for path in ("/v1//models", "/v1/models/", "/v1/models?x=1"):
@@ -237,12 +243,22 @@ def first_event(r):
 def requests_wait_in_a_bounded_queue():
     """One runs, two wait, one more is refused; who waits is served in turn, and who asked for too much time is told."""
     with Endpoint("--sessions", "1", "--queue-max", "2", draft=False) as s, contextlib.ExitStack() as stack:
-        want = s.complete()["choices"][0]["text"]
+        alone = s.complete(timeout=0)  # without a bound
+        want = alone["choices"][0]["text"]
+        assert alone["metrics"]["speculative_decoding"]["mean_acceptance_length"] == 1, alone
+        for field, more in (("n", {"n": 4, "temperature": 1}), ("prompt", {"prompt": [PROMPT] * 4})):
+            never = s.post("/v1/completions", dict(LONG, **more), status=400)["error"]
+            assert never["param"] == field and "4 answers" in never["message"] and "at most 3" in never["message"], never
+        several = ("run", "--connect", s.address, "--model", TARGET, "--prompt", PROMPT, "--temperature", "1", "--n", "4")
+        refused = s.graft(*several, status=1)
+        assert refused.stdout == "" and "answer 4 of 4 is refused" in refused.stderr, refused
+        wait_for(lambda: not s.sessions())  # a slot is free when its session is gone
+        assert len(s.complete(n=3, temperature=1)["choices"]) == 3
         running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True))
         stack.callback(running.close)
         first_event(r)
-        late = s.post("/v1/completions", dict(LONG, timeout=.2), status=408)["error"]
-        assert "0.2 s" in late["message"] and "waiting" in late["message"], late
+        late = s.post("/v1/completions", dict(LONG, timeout=.005), status=408)["error"]
+        assert "0.005 s" in late["message"] and "still waiting: no slot of a target" in late["message"], late
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
         waiting = [pool.submit(s.complete, priority=p) for p in (1, 0)]
         wait_for(lambda: s.metrics()["graft_num_requests_waiting"] == 2)
@@ -271,7 +287,7 @@ def a_run_at_a_server_waits_and_has_a_time():
             first_event(r)
             late = s.graft("run", "--json", "--connect", s.address, "--model", TARGET, "--prompt", PROMPT, "--timeout",
                            "200ms", status=1)
-            assert "longer than the 0.2 s" in late.stderr and "waiting for a slot" in late.stderr, late.stderr
+            assert "longer than the 0.2 s" in late.stderr and "waiting: no slot of a target" in late.stderr, late.stderr
             behind = s.start(tokens=16)
             wait_for(lambda: sorted(x["state"] for x in s.sessions()) == ["running", "waiting"])
             line = behind.stderr.readline()
@@ -322,7 +338,7 @@ def many_clients_at_once_get_their_own_texts():
 @case
 def health_tells_when_the_target_is_gone():
     with Endpoint(draft=False) as s:
-        assert s.ask("GET", "/health")[1]["status"] == "no drafter"
+        assert s.ask("GET", "/health")[1]["status"] == "ok"  # nobody has asked for a drafter
         begin = time.monotonic()
         threads = [threading.Thread(target=s.complete, kwargs={"max_tokens": 1500, "ignore_eos": True}) for _ in range(4)]
         for t in threads:
@@ -373,6 +389,15 @@ def it_is_ready_when_all_are_there():
     with Endpoint(draft=False) as s:
         status, answer, _ = s.ask("GET", "/ready")
         assert status == 200 and answer["status"] == "ready" and answer["drafters_wanted"] == 0, answer
+        s.graft("worker", "drain", "1")
+        wait_for(lambda: s.ask("GET", "/ready")[0] == 503)
+        assert s.ask("GET", "/ready")[1]["status"] == "drained"
+        status, answer, _ = s.ask("GET", "/health")
+        assert status == 200 and answer["status"] == "drained" and answer["targets"] == 1, answer
+        late = s.post("/v1/completions", dict(LONG, timeout=.1), status=408)["error"]
+        assert "takes turns: drained" in late["message"], late
+        s.graft("worker", "undrain", "1")
+        wait_for(lambda: s.ask("GET", "/ready")[0] == 200)
     with Endpoint("--expect", "target=1,draft=2") as s:
         status, answer, _ = s.ask("GET", "/ready")
         assert status == 503 and answer["status"] == "waiting" and answer["drafters_wanted"] == 2, answer

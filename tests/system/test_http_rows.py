@@ -14,7 +14,7 @@ import socket
 import time
 
 from harness import SLOW, TARGET, case, generate, main, wait_for
-from endpoint import PROMPT, Endpoint
+from endpoint import PROMPT, Endpoint, read_all
 from served import worker
 
 FORM = ("--chat-template", "llama3")
@@ -430,6 +430,81 @@ def the_most_urgent_of_those_who_wait_is_next():
             before.close()
             after.more(1)
             wait_for(lambda n=2 - i: s.metrics()["graft_num_requests_waiting"] == n)
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def half_closed(s, text):
+    """The answer to who shuts down his side for writing with his request, and reads until the other side ends."""
+    with contextlib.closing(socket.create_connection(("127.0.0.1", s.port), timeout=30 * SLOW)) as c:
+        c.sendall(text)
+        c.shutdown(socket.SHUT_WR)
+        return read_all(c)
+
+
+@case
+def who_has_said_all_is_answered_beside_others():
+    """Beside a connection that is kept, in company, and two requests at once; and it does not wait to be idle for too long."""
+    with Endpoint("--sessions", "4") as s, contextlib.closing(socket.create_connection(("127.0.0.1", s.port))) as kept:
+        want = json.dumps(text_of([s.complete(max_tokens=8)]))[1:-1].encode()
+        kept.sendall(GET)
+        assert b" 200 " in kept.recv(1000)
+        ask, told = (post("/v1/completions", dict(GREEDY, max_tokens=8, stream=x)).replace(b"Connection: close\r\n", b"")
+                     for x in (False, True))
+        begin = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            for got, n in pool.map(lambda x: (half_closed(s, x[0]), x[1]), [(ask, 1), (told, 0), (ask + ask, 2), (GET + ask, 1), (GET, 0)] * 3):
+                assert got.count(b" 200 ") >= max(n, 1) and got.count(want) == n, got
+        assert time.monotonic() - begin < 60 * SLOW  # of 150 s that each may be idle
+
+
+ODD = [(b"Content-Length:\r\n 42\r\n", 400), (b"Content-Length : 42\r\n", 400), (b"Content-Length: 42\r\nTransfer-Encoding : chunked\r\n", 400),
+       (b"Transfer-Encoding: gzip\r\n", 501), (b"Transfer-Encoding: gzip, chunked\r\n", 501), (b"Transfer-Encoding: identity\r\n", 501)]
+
+
+@case
+def nothing_follows_a_body_without_a_certain_end():
+    """What stands in such a body is no request, whoever before us has read it differently; a HEAD has no body, a target may be a whole URL."""
+    with Endpoint(draft=False) as s:
+        for more, want in ODD:
+            got = raw(s, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + more + b"\r\n" + GET)
+            assert got.startswith(b"HTTP/1.1 %d " % want) and got.count(b"HTTP/1.1 ") == 1, (more, got)
+        for target, want in ((b"http://localhost/health", 200), (b"HTTP://localhost:1/nothing", 404), (b"http://localhost", 200)):
+            got = raw(s, GET.replace(b"/health", target).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            assert got.startswith(b"HTTP/1.1 %d " % want), (target, got)
+        got = raw(s, b"HEAD /v1/sessions/0123456789abcdef/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                     + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        first, _, rest = got.partition(b"\r\n\r\n")
+        assert b" 405 " in first and b"Allow: GET" in first and rest.startswith(b"HTTP/1.1 200 "), got
+
+
+@case
+def who_leaves_over_http_1_0_is_missed():
+    """As nginx speaks to what stands after it, unless it is told otherwise."""
+    with Endpoint(draft=False) as s:
+        body = dict(GREEDY, max_tokens=1800, ignore_eos=True)
+        with contextlib.closing(socket.create_connection(("127.0.0.1", s.port))) as c:
+            c.sendall(post("/v1/completions", body, "1.0"))
+            wait_for(lambda: s.metrics()["graft_generation_tokens_total"] > 0)
+        wait_for(lambda: s.metrics()["graft_num_requests_running"] == 0)
+        assert s.metrics()["graft_generation_tokens_total"] < 1800
+
+
+@case
+def a_reader_may_pause_for_longer_than_a_connection_may_be_idle():
+    """Idle connections are closed after one second; a reader with most of its answer to come rests for three, and reads on."""
+    with Endpoint("--http-idle-timeout", "1") as s, contextlib.closing(socket.socket()) as c:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.settimeout(120 * SLOW)
+        c.connect(("127.0.0.1", s.port))
+        c.sendall(post("/v1/completions", dict(prompt=PROMPT, n=8, max_tokens=1100, temperature=1, logprobs=5, ignore_eos=True, stream=True), "1.0"))
+        wait_for(lambda: s.metrics()["graft_generation_tokens_total"] == 8800)
+        begin = time.monotonic()
+        wait_for(lambda: time.monotonic() > begin + 3)
+        got = read_all(c)
+        print("#", len(got), got.count(b'"finish_reason":"length"'))
+        assert got.endswith(b"data: [DONE]\n\n") and got.count(b'"finish_reason":"length"') == 8, got[-300:]
 
 
 main()

@@ -221,6 +221,14 @@ def browsers_get_no_leave():
             got, answer, _ = s.ask("POST", "/v1/completions", {"prompt": "x"}, headers={"Content-Type": kind})
             assert got == 415, (kind, got, answer)
         assert s.ask("POST", "/tokenize", {"prompt": "x"}, headers={"Content-Type": "Application/JSON; charset=utf-8"})[0] == 200
+        for line in (b"/health HTTP/1.1\r\n", b"/health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n",
+                     b"/health%00x HTTP/1.1\r\nHost: localhost\r\n"):
+            got = raw(s.port, b"GET " + line + b"Connection: close\r\n\r\n")
+            assert b" 400 " in got[:20], (line, got)
+        assert b" 200 " in raw(s.port, b"GET /health HTTP/1.0\r\n\r\n")[:20]
+        for length in (b"Content-Length: 2\r\nContent-Length: 3", b"Content-Length: 2\r\nTransfer-Encoding: chunked"):
+            got = raw(s.port, b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + length + b"\r\n\r\n{}")
+            assert b" 400 " in got[:20] and got.count(b"HTTP/1.1") == 1, (length, got)  # and the connection is closed
         from_page = {"Origin": "http://evil.test", "Access-Control-Request-Method": "POST",
                      "Access-Control-Request-Headers": "content-type"}
         for method, path in (("OPTIONS", "/v1/completions"), ("OPTIONS", "/health"), ("GET", "/v1/models"), ("GET", "/nothing")):

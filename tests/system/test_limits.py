@@ -3,6 +3,7 @@
 
 usage: test_limits.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import contextlib
 import fcntl
 import json
 import os
@@ -104,6 +105,26 @@ def segments_of_the_dead():
         assert not os.path.exists(left)
         assert os.path.exists(held)
         os.remove(held)
+
+
+@case
+def kills_in_every_phase_leave_nothing():
+    """Thirty pairs, each killed as a whole at another moment, from before its segment is made until it decodes: who comes next
+    removes what they have left, and a pair beside them goes on. [F3]"""
+    with Serve() as s:
+        want = s.generate("--max-tokens", "6000", "--ignore-eos")["token_ids"]
+        living = s.start(tokens=6000)
+        before = segments()
+        for i in range(30):
+            p = subprocess.Popen([*RUN, "--draft", DRAFT, "--max-tokens", "20000"], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, start_new_session=True)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                p.wait(0.01 * i * SLOW)
+            os.killpg(p.pid, signal.SIGKILL)
+            p.wait()
+        wait_for(lambda: generate("--draft", DRAFT, *TEXT) and segments() <= before)
+        out, err = living.communicate(timeout=60 * SLOW)
+        assert living.returncode == 0 and json.loads(out)["token_ids"] == want, err
 
 
 def strangers(address, n):

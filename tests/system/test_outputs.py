@@ -205,6 +205,22 @@ def keys_that_come_through_a_fifo():
     assert "key" not in done.stderr and "127.0.0.1:1" in done.stderr, done.stderr
 
 
+@case
+def a_fifo_in_place_of_a_file_is_refused():
+    """A configuration, a plan and a segment of a journal: a line at once, where nobody will ever write into it."""
+    folder = Folder()
+    fifo, journal = folder.path("fifo"), folder.path("journal")
+    os.mkfifo(fifo)
+    os.mkdir(journal, 0o700)
+    os.mkfifo(os.path.join(journal, "0000000000000001.segment"))
+    for args, status, words in ((("serve", "--config", fifo), 1, "not a regular file"),
+                                (("launch", "--plan", fifo), 1, "not a regular file"),
+                                (("serve", "--control", "127.0.0.1:0", "--key-file", folder.key, "--http", "off", "--journal", journal),
+                                 1, "0000000000000001.segment: it is no plain file")):
+        done = run(*args)
+        assert done.returncode == status and words in done.stderr, (args, done.returncode, done.stderr)
+
+
 def shell(line, **names):
     """A line of bash; names become variables of it."""
     env = dict(os.environ, GRAFT=GRAFT, BENCH=GRAFT + "-bench", TARGET=TARGET, HEAD=HEAD,

@@ -293,8 +293,8 @@ def free_blocks(s):
     return {w["role"]: (w["kv_free_blocks"], w["kv_blocks"]) for w in s.ask("GET", "/v1/graft/fleet")[1]["workers"]}
 
 
-@case
-def who_leaves_takes_nothing_from_who_stays():
+def some_leave(draft):
+    """draft: the model that the drafter has, a small one or a head."""
     n_round = 1000 if LONG else 30 if SLOW < 10 else 16
     rng = random.Random(int(os.environ.get("GRAFT_TEST_SEED", "1")))
     names = [f"client{i}" for i in range(8)] + [f"bystander{i}" for i in range(4)]
@@ -302,7 +302,8 @@ def who_leaves_takes_nothing_from_who_stays():
                   "num_speculative_tokens": 4} for i, x in enumerate(names)}
     with Endpoint("--sessions", "8", "--kv-blocks", "400", *OFF) as plain:
         prompts = {x: (b, text_of(plain.complete(**dict(b, num_speculative_tokens=0)))) for x, b in bodies.items()}
-    with Endpoint("--sessions", "8", "--kv-blocks", "400", *ON) as s:
+    with Endpoint("--spawn", "--model", TARGET, "--draft", draft, "--sessions", "8", "--kv-blocks", "400", *ON, spawn=False) as s:
+        s.wait("--draft", draft)
         s.complete(prompt=source(400), max_tokens=1)
         load = Leavers(s, prompts, n_round, rng)
         load.run(names[:8], names[8:])
@@ -312,6 +313,17 @@ def who_leaves_takes_nothing_from_who_stays():
         ends = {k: v for k, v in s.metrics().items() if k.startswith("graft_request_success_total") and v}
         print(f"# {n_round} left, {load.n_stayed} answers of those who stayed; ends: {ends}", flush=True)
         assert ends['graft_request_success_total{finished_reason="abort"}'] > 0, ends
+
+
+@case
+def who_leaves_takes_nothing_from_who_stays():
+    some_leave(DRAFT)
+
+
+if LONG:
+    @case
+    def who_leaves_takes_nothing_where_a_head_drafts():
+        some_leave(HEAD)
 
 
 # ---- caches of one session on several workers, each of which is lost alone ----

@@ -36,7 +36,8 @@ def texts_over_methods_and_transports():
         for temperature in ("0", "0.7", "1") if name == "all" else ("0.7",):
             args = (*wishes, "--temperature", temperature)
             plain = generate(*COMMON, *args)
-            for method, transport in (("draft", "shm"), ("head", "tcp"), ("head", "loop")):
+            ways = (("draft", "shm"), ("head", "tcp"), ("head", "loop"))
+            for method, transport in ways if temperature == "0.7" else ways[:2]:
                 out = same(plain, *args, *METHODS[method], "--transport", transport, "--num-speculative-tokens", "15")
                 assert out["metrics"]["num_accepted_tokens"] > 0, args
 
@@ -108,7 +109,8 @@ def logprobs_are_equal_bits():
             args = (*wishes, "--temperature", temperature, "--logprobs", "5")
             plain = generate(*COMMON, *args)
             assert [t["id"] for t in plain["logprobs"]] == plain["token_ids"]
-            for method, transport, size in (("draft", "shm", "3"), ("draft", "loop", "63"), ("head", "tcp", "63"), ("head", "loop", "3")):
+            ways = (("draft", "shm", "3"), ("draft", "loop", "63"), ("head", "tcp", "63"), ("head", "loop", "3"))
+            for method, transport, size in ways[int(temperature)::2]:  # each way at one temperature
                 out = same(plain, *args, *METHODS[method], "--transport", transport, "--num-speculative-tokens", size)
                 assert out["logprobs"] == plain["logprobs"], (args, method)
 

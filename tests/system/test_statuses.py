@@ -62,7 +62,7 @@ CASES = [
     (("graft", "ping", "--count", "0"), {}, None, 2, "--count"),
     (("graft", "wait", "--timeout", "-1"), {}, None, 2, "--timeout"),
     (("graft", "launch"), {}, None, 2, "who does what?"),
-    (("graft", "launch", "--roles", "serve:1,target:1", "--model", TARGET, "--ranks", "none"), {}, None, 2, "rank 0 on host"),
+    (("graft", "launch", "--roles", "serve:1,target:1", "--model", TARGET, "--ranks", "none"), {}, None, 2, "no launcher has started this process"),
     (("graft", "launch", "--roles", "serve:1,traget:1"), {}, None, 2, "did you mean target?"),
     (("graft", "launch", "--roles", "serve:1,target:1", "--ranks", "slurm"), {}, None, 2, "SLURM_PROCID"),
     (("graft", "launch"), {}, "targets: [{count: 1, tp: 3}]\n", 2, "is not 1, 2, 4 or 8"),

@@ -147,22 +147,21 @@ def a_signal_to_all_roles_lets_turns_end():
 
 @case
 def hangups_and_user_signals_end_a_role_in_order():
-    """SIGHUP and SIGUSR2 in a turn: to the server alone, which ends its turn and then its workers; and to both workers, which
-    end their turn and leave the server to itself."""
+    """SIGHUP in a turn to the server alone, which ends its turn and then its workers; SIGHUP and SIGUSR2 to both workers,
+    which end their turn and leave the server to itself."""
     want = generate("--method", "none", "--ignore-eos", "--max-tokens", str(TOKENS))["token_ids"]
-    for number in (signal.SIGHUP, signal.SIGUSR2):
-        for to_server in (True, False):
-            with Job() as job:
-                turn = job.s.start(*FIXED, tokens=TOKENS)
-                job.s.wait_running()
-                told = [job.s.p] if to_server else [job.target, job.draft]
-                for p in told:
-                    p.send_signal(number)
-                whole(turn, want)
-                ended = job.processes() if to_server else told
-                assert [p.wait(timeout=20 * SLOW) for p in ended] == [0] * len(ended), (number, job.s.log())
-                wait_for(lambda: to_server or job.s.list()["workers"] == [])  # pylint: disable=cell-var-from-loop
-                assert not any("starting it again" in job.log(p) for p in ("graft-target", "graft-draft"))
+    for number, to_server in ((signal.SIGHUP, True), (signal.SIGHUP, False), (signal.SIGUSR2, False)):
+        with Job() as job:
+            turn = job.s.start(*FIXED, tokens=TOKENS)
+            job.s.wait_running()
+            told = [job.s.p] if to_server else [job.target, job.draft]
+            for p in told:
+                p.send_signal(number)
+            whole(turn, want)
+            ended = job.processes() if to_server else told
+            assert [p.wait(timeout=20 * SLOW) for p in ended] == [0] * len(ended), (number, job.s.log())
+            wait_for(lambda: to_server or job.s.list()["workers"] == [])  # pylint: disable=cell-var-from-loop
+            assert not any("starting it again" in job.log(p) for p in ("graft-target", "graft-draft"))
 
 
 @case
@@ -547,7 +546,7 @@ def mpi_job(line, folder, control, **env):
     log = tempfile.TemporaryFile("w+")  # pylint: disable=consider-using-with
     p = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=log, env=folder.env(**env))
     s = Serve.__new__(Serve)
-    s.folder, s.address, s.p = folder, control, p
+    s.folder, s.address, s.p, s.turns = folder, control, p, []
     s.log = lambda: os.pread(log.fileno(), 1 << 20, 0).decode()
     try:
         s.graft("wait", "--timeout", "60", "--draft", DRAFT)

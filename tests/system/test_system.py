@@ -183,6 +183,8 @@ def configuration_is_one_plain_document():
         for text, where, words in (
                 ("session:\n  max_tokens: 3\n---\nsession:\n  max_tokens: 4\n", "3:1", "second YAML document"),
                 ("session:\n  max_tokens: 3\n---\n", "3:1", "second YAML document"),
+                ("[" * 100000, "1:33", "nested deeper than 32"),
+                ("{a: " * 20000, "1:129", "nested deeper than 32"),
                 ("session:\n  max_tokens: !foo 3\n", "2:15", "!foo"),
                 ("session: !!python/object:x.Y\n  max_tokens: 3\n", "1:10", "python/object"),
                 ("session:\n  stop: !!set {a, b}\n", "2:9", "tag:yaml.org,2002:set"),
@@ -426,6 +428,7 @@ def measured_shapes_are_checked_first():
     refused(base + ["--tuned", "/does/not/exist"], 2, "no model on a GPU")
     refused(gpu + ["--tuned", "/does/not/exist"], 1, "/does/not/exist")
     refused(base + ["--connect", "127.0.0.1:9", "--tuned", "x"], 2, "about workers")
+    refused(base + ["--draft", "x"], 2, "about workers, and the orchestrator at GRAFT_CONNECT", env={"GRAFT_CONNECT": "127.0.0.1:9"})
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "tuned.json")
         for linear, word in (([{"n_out": 640, "n_in": 384, "width": 248, "parts": 2}], "linear[0].parts 2"),

@@ -59,7 +59,7 @@ def keys_at_a_terminal():
             t.until(session)
             press(t, b"jdn")  # asked about, and not done
             press(t, b"dy")
-            wait_for(lambda: workers(s)[1]["state"] == "draining" and t.read(0) is not None)
+            wait_for(lambda: workers(s)[1]["state"] == "drained" and t.read(0) is not None)
             press(t, b"uy")
             wait_for(lambda: workers(s)[1]["state"] == "serving" and t.read(0) is not None)
             press(t, b"jcy")

@@ -33,8 +33,33 @@ def find(name, files):
     return [f for f in files if f == name or f.endswith("/" + name)]
 
 
+def without_comments(text):
+    """C without its comments and texts."""
+    parts = r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\""
+    return re.sub(parts, lambda m: '""' if m[0][0] == '"' else " ", text, flags=re.S)
+
+
 def defines(path, word):
-    return re.search(r"\b" + re.escape(word) + r"\b", read(path)) is not None
+    """A file defines a name: a function with its body, a macro, a type, an enum's value, a header's member of a struct,
+    a variable of the file, a row of an X-macro; Python's def, class or variable. A call, a declaration of a function
+    and a comment are none."""
+    w = re.escape(word)
+    if path.endswith(".py"):
+        return re.search(rf"^(?:def|class) {w}\b|^{w} = ", read(path), re.M) is not None
+    text = without_comments(read(path))
+    kinds = [rf"^[A-Za-z_][^;{{}}#]*?\b{w}\([^;{{}}]*\)\s*\{{",  # a function; at the margin, as no call is
+             rf"^\s*# *define {w}\b",
+             rf"\b(?:struct|enum|union) {w}\s*\{{",
+             rf"\benum \w*\s*\{{[^}}]*\b{w}\b",
+             rf"^typedef [^;]*\b{w}\b[^;]*;",
+             rf"^(?:[A-Za-z_][\w *]*|\}} ){w}(?:\[[^]]*\])*(?: = |;)"]  # a variable or a table
+    if path.endswith((".cu", ".cuh")):  # a member of a struct is a function as well
+        kinds.append(rf"^ +(?:template <[^>]*> )?(?:static )?__device__[^;{{}}#]*?\b{w}\([^;{{}}]*\)(?: const)?\s*\{{")
+    if path.endswith((".h", ".cuh")):
+        kinds.append(rf"^ +(?!return\b)[A-Za-z_][\w *,]*\b{w}(?:\[[^]]*\])*;")
+    if path.endswith(".inc"):
+        kinds.append(rf"^[A-Z_0-9]+\((?:\w+, )?{w}\b")
+    return any(re.search(kind, text, re.M) for kind in kinds)
 
 
 def pieces_of_code(text):
@@ -64,10 +89,14 @@ def too_wide(page, text):
 
 
 def broken_tables(page, text):
-    """Rows of a table that have more or fewer cells than its head, as by a bar in a piece of code."""
+    """Rows of a table that have more or fewer cells than its head, as by a bar in a piece of code, and rows without a
+    head, as after an empty line: they are shown as text."""
     n_cell = 0
-    for i, line in enumerate(re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), text, flags=re.M | re.S).splitlines(), 1):
+    lines = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), text, flags=re.M | re.S).splitlines()
+    for i, line in enumerate(lines, 1):
         n = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        if n > 0 and n_cell == 0 and not re.match(r"\|(?: *:?-+:? *\|)+ *$", lines[i] if i < len(lines) else ""):
+            yield f"{page}:{i}: a row of a table that has no head"
         if n > 0 and n_cell > 0 and n != n_cell:
             yield f"{page}:{i}: {n - 1} cells in a table of {n_cell - 1}"
         n_cell = n if n_cell == 0 or n == 0 else n_cell
