@@ -37,11 +37,11 @@ struct gr_specpv_params {
     double refresh_fraction;                /* refresh when so much of retrieval + window has come since */
 };
 
-/* NULL: no such mode. */
+/* "?": no such mode. */
 static inline const char *gr_specpv_mode_name(uint32_t mode)
 {
     static const char *const names[] = {"off", "lossy", "exact", "auto"};
-    return mode <= GR_SPECPV_AUTO ? names[mode] : NULL;
+    return mode <= GR_SPECPV_AUTO ? names[mode] : "?";
 }
 
 #endif

@@ -85,12 +85,6 @@ double gr_listing_acceptance(const struct gr_msg_listed_session *m)
     return m->n_tree > 0 ? 1.0 + (double)m->n_hit_token / (double)m->n_tree : 1.0;
 }
 
-static const char *specpv_name(uint32_t mode)
-{
-    const char *name = gr_specpv_mode_name(mode);
-    return name != NULL ? name : "?";
-}
-
 const char *gr_listing_role_name(uint32_t role)
 {
     return role == GR_ROLE_TARGET ? "target" : "draft";
@@ -129,7 +123,7 @@ json_t *gr_listing_session_json(const struct gr_listing_session *m)
         (json_int_t)m->is.n_token, "rounds", (json_int_t)m->is.n_round, "num_drafts", (json_int_t)m->is.n_tree,
         "num_draft_tokens", (json_int_t)m->is.n_drafted, "num_accepted_tokens", (json_int_t)m->is.n_hit_token,
         "mean_acceptance_length", gr_listing_acceptance(&m->is), "idle_s", (double)m->is.idle_ns / 1e9, "target",
-        (json_int_t)m->is.target, "drafter", (json_int_t)m->is.drafter, "specpv", specpv_name(m->is.specpv),
+        (json_int_t)m->is.target, "drafter", (json_int_t)m->is.drafter, "specpv", gr_specpv_mode_name(m->is.specpv),
         "partial_rounds_since_refresh", (json_int_t)m->is.n_partial, "full_refreshes", (json_int_t)m->is.n_refresh,
         "drift_checked", (json_int_t)m->is.n_checked, "drift_mismatches", (json_int_t)m->is.n_drifted);
 }
@@ -230,7 +224,7 @@ int gr_listing_print_session(const struct gr_listing_session *m, bool json)
            m->is.n_token, m->is.n_round, m->is.n_hit_token, m->is.n_drafted, gr_listing_acceptance(&m->is));
     printf("SpecPV %s: %" PRIu64 " partial rounds since the last of %" PRIu64 " refreshes; %" PRIu64 " of %" PRIu64
            " judged tokens were others\n",
-           specpv_name(m->is.specpv), m->is.n_partial, m->is.n_refresh, m->is.n_drifted, m->is.n_checked);
+           gr_specpv_mode_name(m->is.specpv), m->is.n_partial, m->is.n_refresh, m->is.n_drifted, m->is.n_checked);
     printf("idle for %.1f s, target %u, drafter %u (0: none)\n", (double)m->is.idle_ns / 1e9, m->is.target,
            m->is.drafter);
     return 0;
