@@ -198,6 +198,7 @@ struct worker {
     bool let_go;  /* it was told to end */
     bool drained; /* its operator wants it empty: no session begins with it, idle ones leave it, turns end with it */
     int seat;     /* orch_seats.c; -1: it has none */
+    bool told_useless; /* a drafter: it was warned of that no target is here for it */
     struct gr_worker_info info;
     struct worker_load load;
     struct gr_worker_rounds rounds;    /* orch_count.c */

@@ -43,15 +43,26 @@ static int useless_with(const struct gr_orch *o, const struct gr_worker_info *dr
     return target;
 }
 
-static void check_drafter(const struct gr_orch *o, uint32_t worker)
+static void check_drafter(struct gr_orch *o, uint32_t worker)
 {
     const struct gr_worker_info *d = &o->worker[worker].info;
     const int target = useless_with(o, d);
-    if (target >= 0) {
+    if (target >= 0 && !o->worker[worker].told_useless) {
         char why[160];
         misfit(d, &o->worker[target].info, why, sizeof(why));
         log_warn("draft worker %u (host %s, model `%s') is for none of the targets that are here; target worker %d: %s",
                  worker + 1, d->host, d->model, target + 1, why);
+        o->worker[worker].told_useless = true;
+    }
+}
+
+/* Whichever of the two came first: each drafter is told of once, since of several models one's target comes later. */
+static void check_drafters(struct gr_orch *o)
+{
+    for (int i = 0; i < o->n_worker_max; i++) {
+        if (o->worker[i].joined && o->worker[i].info.role == GR_WORKER_DRAFT) {
+            check_drafter(o, (uint32_t)i);
+        }
     }
 }
 
@@ -190,9 +201,8 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
     tell_number(o, worker);
     if (info->role == GR_WORKER_TARGET) {
         orch_model_join(o, info);
-    } else {
-        check_drafter(o, worker);
     }
+    check_drafters(o);
     if (!drained) {
         employ(o, worker);
     }

@@ -224,6 +224,24 @@ static void test_drafter_of_no_target(void **state)
     }
 }
 
+/* A drafter that was there first is told of when a target has come that is none for it, once. */
+static void test_target_of_no_drafter(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    struct gr_worker_info drafter = draft_info(), other = target_info();
+    drafter.feature_width = 96;
+    int n_told = log_count_n;
+    assert_int_equal(gr_orch_join(w->orch, 2, &drafter, w->now_ns), GR_OK);
+    assert_int_equal(log_count_n, n_told);
+    join_target(w);
+    assert_int_equal(log_count_n, n_told + 1);
+    other.incarnation++;
+    assert_int_equal(gr_orch_join(w->orch, 3, &other, w->now_ns), GR_OK);
+    assert_int_equal(log_count_n, n_told + 1);
+    destroy(w);
+}
+
 static void test_other_tokenizer_of_a_client(void **state)
 {
     (void)state;
@@ -565,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_draft_ahead_auto),
         cmocka_unit_test(test_choice_and_fork),
         cmocka_unit_test(test_drafter_of_no_target),
+        cmocka_unit_test(test_target_of_no_drafter),
         cmocka_unit_test(test_other_numerics),
         cmocka_unit_test(test_other_tokenizer_of_a_client),
         cmocka_unit_test(test_least_recently_used_goes),
