@@ -1,4 +1,4 @@
-/* graft-bench stages: forward passes by themselves, in this process: the target's with 1 to 64 rows of one session at a
+/* graft-bench stages: forward passes by themselves, in this process: the target's with 1 to 512 rows of trees at a
  * context and its prefill, an EAGLE-3 head's and its fc; each against the larger of what its bytes and what its
  * operations need on this machine, measured in the same run (read bandwidth over a buffer of the pass's size; fused
  * multiply-adds from registers). Also the way to the head's inner values: --dump, --compare (stage_dump.h). */
@@ -21,10 +21,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_ROW_MAX 512 /* rows of a pass, at most */
+#define N_ROW_MAX GR_STAGE_ROW_MAX
 #define N_REP_MAX GR_STAGE_REP_MAX
 #define N_TREE_MAX 64 /* rows of a tree, at most */
-#define N_TOP 10      /* children of a row: EAGLE-3's default */
+#define N_SEQ_MAX (N_ROW_MAX / N_TREE_MAX)
+#define N_SCRATCH (N_TREE_MAX / GR_KV_BLOCK_TOKENS) /* blocks of a tree */
+#define N_TOP 10                                    /* children of a row: EAGLE-3's default */
 #define RANK_LIMIT_NS (60 * GR_S)
 #define N_AGAIN 8 /* passes one after another, of which a mean counts as one */
 
@@ -36,18 +38,19 @@ struct stage {
     struct gr_group *group; /* owned; NULL: none */
     struct gr_hf_config hf;
     int n_context, n_rep;
+    int n_row_max; /* of those that are measured beside each other; beyond N_TREE_MAX of several trees */
     size_t weight_bytes, kv_bytes_per_token;
     double flops_per_row;           /* linears; of them: */
     double head_flops;              /* lm_head */
     double peak_flops, bytes_per_s; /* of this machine, all threads */
-    int32_t *token, *pos, *cell, *limit, *n_anc, *out_row, *block, scratch_block[4];
+    int32_t *token, *pos, *cell, *limit, *n_anc, *out_row, *block, scratch_block[N_SEQ_MAX * N_SCRATCH];
     int16_t *anc;
     const float **capture;               /* (N_ROW_MAX): rows 0, 1, 2, ... of the last pass */
     float *feature;                      /* (feature_width) one for all rows */
     const float **features;              /* (N_ROW_MAX) */
     const struct gr_sampling **sampling; /* (N_ROW_MAX) greedy: a GPU picks, or ranks, where the logits are */
     int32_t *n_top;                      /* (N_ROW_MAX) */
-    int32_t *from_state, *to_state; /* (N_TREE_MAX) a head's tree rows: as a level's, they take and leave kept states */
+    int32_t *from_state, *to_state; /* (N_ROW_MAX) a head's tree rows: as a level's, they take and leave kept states */
     bool partial;                   /* rows see the view */
     bool has_views;                 /* partial passes are measured: the table has columns for them */
     const struct gr_kv_refresh *refresh; /* the pass chooses the view; NULL: it does not */
@@ -60,46 +63,76 @@ static void *zeroed(size_t n, size_t size)
     return p;
 }
 
-/* n_row chain rows from position pos0, or a tree of n_row rows (a tail with a chain of nodes) after the context. */
 /* The cell of an index, of a position or a slot, through the blocks that hold it. */
 static int32_t cell_at(const int32_t *block, int i)
 {
     return block[i / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + i % GR_KV_BLOCK_TOKENS;
 }
 
-static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
+/* A chain: row r is at position pos0 + r. */
+static void place_chain(struct stage *s, int pos0, int n_row)
 {
     for (int r = 0; r < n_row; r++) {
-        s->token[r] = (int32_t)((pos0 + r) * 7919 % s->lm->n_vocab);
-        s->pos[r] = GR_MIN(pos0 + r, s->lm->n_ctx_max - 1); /* rows after a full context: they cost the same */
-        s->cell[r] = tree ? cell_at(s->scratch_block, r) : cell_at(s->block, pos0 + r);
-        s->limit[r] = tree ? pos0 : pos0 + r + 1;
-        s->n_anc[r] = tree ? r + 1 : 0;
-        for (int a = 0; tree && a <= r; a++) {
+        s->pos[r] = pos0 + r;
+        s->cell[r] = cell_at(s->block, pos0 + r);
+        s->limit[r] = pos0 + r + 1;
+        s->n_anc[r] = 0;
+    }
+}
+
+/* Trees after a context, each a tail with a chain of nodes; all of the same context, whose KV is there once. */
+static void place_trees(struct stage *s, int pos0, int n_row)
+{
+    for (int r = 0; r < n_row; r++) {
+        const int slot = r % N_TREE_MAX;
+        s->pos[r] = GR_MIN(pos0 + slot, s->lm->n_ctx_max - 1); /* rows after a full context: they cost the same */
+        s->cell[r] = cell_at(s->scratch_block + r / N_TREE_MAX * N_SCRATCH, slot);
+        s->limit[r] = pos0;
+        s->n_anc[r] = slot + 1;
+        for (int a = 0; a <= slot; a++) {
             s->anc[r * GR_ATTN_ANC_MAX + a] = (int16_t)a;
         }
+    }
+}
+
+static struct gr_attn_seq seq_at(struct stage *s, int row0, int n_row, bool tree)
+{
+    return (struct gr_attn_seq){.row0 = row0,
+                                .n_row = n_row,
+                                .block = s->block,
+                                .limit = s->limit + row0,
+                                .scratch_block = s->scratch_block + row0 / N_TREE_MAX * N_SCRATCH,
+                                .n_anc = s->n_anc + row0,
+                                .anc = s->anc + (size_t)row0 * GR_ATTN_ANC_MAX,
+                                .n_slot = tree ? n_row : 0};
+}
+
+/* n_row chain rows from position pos0, or trees of together n_row rows after the context. */
+static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
+{
+    struct gr_attn_seq seq[N_SEQ_MAX];
+    int n_seq = 0;
+    for (int r = 0; r < n_row; r++) {
+        s->token[r] = (int32_t)((pos0 + r) * 7919 % s->lm->n_vocab);
+    }
+    (tree ? place_trees : place_chain)(s, pos0, n_row);
+    for (int row0 = 0; row0 < n_row; row0 += tree ? N_TREE_MAX : n_row) {
+        seq[n_seq++] = seq_at(s, row0, tree ? GR_MIN(n_row - row0, N_TREE_MAX) : n_row, tree);
     }
     for (int i = 0; i < n_out; i++) {
         s->out_row[i] = n_row - n_out + i;
     }
-    struct gr_attn_seq seq = {.n_row = n_row,
-                              .block = s->block,
-                              .limit = s->limit,
-                              .scratch_block = s->scratch_block,
-                              .n_anc = s->n_anc,
-                              .anc = s->anc,
-                              .n_slot = tree ? n_row : 0};
     const bool states = tree && s->lm->n_state > 0;
     if (s->partial) {
-        gr_kv_view_attend(&s->lm->view[0], &seq);
+        gr_kv_view_attend(&s->lm->view[0], &seq[0]);
     }
     const struct gr_batch b = {.n_row = n_row,
-                               .n_seq = 1,
+                               .n_seq = n_seq,
                                .n_out = n_out,
                                .token = s->token,
                                .pos = s->pos,
                                .cell = s->cell,
-                               .seq = &seq,
+                               .seq = seq,
                                .out_row = s->out_row,
                                .feature = s->features,
                                .from_state = states ? s->from_state : NULL,
@@ -192,21 +225,27 @@ static double time_device(const struct stage *s)
     return gr_median(ms, n);
 }
 
-static void bench_rows(struct stage *s, struct gr_table *t, const char *what, const int *rows, size_t n)
+/* So many rows are measured, one after another. */
+struct rows {
+    int n;
+    int value[GR_OPTION_LIST_MAX];
+};
+
+static void bench_rows(struct stage *s, struct gr_table *t, const char *what, const struct rows *rows)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (int i = 0; i < rows->n; i++) {
         double ms[N_REP_MAX];
-        time_rows(s, rows[i], ms);
+        time_rows(s, rows->value[i], ms);
         const double kv_bytes = (double)s->kv_bytes_per_token * s->n_context;
         print_row(t, s,
                   &(struct row){.what = what,
-                                .n_row = rows[i],
+                                .n_row = rows->value[i],
                                 .ms = ms,
                                 .n = s->n_rep,
                                 .device_ms = time_device(s),
                                 .bytes = (double)s->weight_bytes + kv_bytes,
-                                .flops = s->flops_per_row * rows[i] +
-                                         attention_flops(s, s->n_context + 0.5 * rows[i], rows[i])});
+                                .flops = s->flops_per_row * rows->value[i] +
+                                         attention_flops(s, s->n_context + 0.5 * rows->value[i], rows->value[i])});
     }
 }
 
@@ -260,30 +299,30 @@ static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
 }
 
 /* fc over rows of the last pass, against a buffer of its own size: it stays in a nearer cache than the pass does. */
-static void bench_fuse(const struct stage *target, struct gr_table *t, const int *rows, size_t n)
+static void bench_fuse(const struct stage *target, struct gr_table *t, const struct rows *rows)
 {
     struct stage copy = *target;
     struct stage *s = &copy;
     const double n_weight = (double)s->lm->fused_width * s->lm->n_capture * s->lm->capture_width;
     float *out = zeroed((size_t)N_ROW_MAX * (size_t)s->lm->fused_width, sizeof(float));
     s->bytes_per_s = gr_machine_read_bytes_per_s(gr_team_size(s->lm->team), (size_t)(2.0 * n_weight));
-    run_rows(s, s->n_context, 64, true, 64);
-    for (size_t i = 0; i < n; i++) {
+    run_rows(s, s->n_context, s->n_row_max, true, s->n_row_max);
+    for (int i = 0; i < rows->n; i++) {
         double ms[N_REP_MAX];
         for (int k = -2; k < s->n_rep; k++) {
             const uint64_t begin = gr_clock_ns();
-            gr_lm_fuse(s->lm, rows[i], s->capture, out);
+            gr_lm_fuse(s->lm, rows->value[i], s->capture, out);
             if (k >= 0) {
                 ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
             }
         }
         print_row(t, s,
                   &(struct row){.what = "fc",
-                                .n_row = rows[i],
+                                .n_row = rows->value[i],
                                 .ms = ms,
                                 .n = s->n_rep,
                                 .bytes = 2.0 * n_weight,
-                                .flops = 2.0 * n_weight * rows[i]});
+                                .flops = 2.0 * n_weight * rows->value[i]});
     }
     free(out);
 }
@@ -310,17 +349,17 @@ static void bench_prefill(struct stage *s, struct gr_table *t, const char *what)
                                      attention_flops(s, 0.5 * chunk, chunk)});
 }
 
-/* States for the rows to take: those of a tree's rows that have features. */
+/* States for the rows to take: those of rows of trees that have features. */
 static void make_states(struct stage *s)
 {
-    for (int i = 0; i < N_TREE_MAX; i++) {
+    for (int i = 0; i < s->n_row_max; i++) {
         s->from_state[i] = -1;
         s->to_state[i] = i;
     }
-    run_rows(s, s->n_context, N_TREE_MAX, true, N_TREE_MAX);
-    for (int i = 0; i < N_TREE_MAX; i++) {
+    run_rows(s, s->n_context, s->n_row_max, true, s->n_row_max);
+    for (int i = 0; i < s->n_row_max; i++) {
         s->from_state[i] = i;
-        s->to_state[i] = N_TREE_MAX + i;
+        s->to_state[i] = s->n_row_max + i;
     }
 }
 
@@ -344,8 +383,8 @@ static enum gr_status prepare(struct stage *s, const char *dir, int n_block)
     s->features = zeroed(N_ROW_MAX, sizeof(*s->features));
     s->sampling = zeroed(N_ROW_MAX, sizeof(*s->sampling));
     s->n_top = zeroed(N_ROW_MAX, sizeof(*s->n_top));
-    s->from_state = zeroed(N_TREE_MAX, sizeof(int32_t));
-    s->to_state = zeroed(N_TREE_MAX, sizeof(int32_t));
+    s->from_state = zeroed(N_ROW_MAX, sizeof(int32_t));
+    s->to_state = zeroed(N_ROW_MAX, sizeof(int32_t));
     for (int i = 0; i < s->lm->feature_width; i++) {
         s->feature[i] = (float)(i % 7) - 3.0f;
     }
@@ -358,7 +397,7 @@ static enum gr_status prepare(struct stage *s, const char *dir, int n_block)
     for (int i = 0; i < n_block; i++) {
         s->block[i] = i;
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < N_SEQ_MAX * N_SCRATCH; i++) {
         s->scratch_block[i] = n_block + i;
     }
     for (int p = 0; p < s->n_context; p += 256) {
@@ -410,6 +449,7 @@ struct stage_options {
     int n_folder_pos;                   /* the folder's positions, where the geometry's own are needed; else 0 */
     int n_thread, device;
     int retrieval; /* tokens; 0: no views */
+    const struct gr_option_list *rows;
     bool no_chain;
     struct gr_rank_group_config ranks; /* n_rank 1: no group. device is this rank's then */
 };
@@ -450,8 +490,9 @@ static enum gr_status open_group(struct stage *s, const struct stage_options *o,
 /* Fields that the configuration of a target and that of a head have in common. */
 #define CONFIG_OF_BOTH(s, o, n_block)                                                                            \
     .isa = (o)->isa, .n_thread = (o)->n_thread, .n_ctx_max = (s)->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, \
-    .n_out_max = 64, .n_pool_block = (n_block), .n_scratch_block = 4, .geometry = (o)->geometry,                 \
-    .geometry_positions = (o)->n_folder_pos > 0, .tuned = (o)->tuned, .n_seq_max = 1
+    .n_out_max = (s)->n_row_max, .n_pool_block = (n_block), .n_scratch_block = N_SEQ_MAX * N_SCRATCH,            \
+    .geometry = (o)->geometry, .geometry_positions = (o)->n_folder_pos > 0, .tuned = (o)->tuned,                 \
+    .n_seq_max = ((s)->n_row_max + N_TREE_MAX - 1) / N_TREE_MAX
 
 static enum gr_status create_target(struct stage *s, const struct stage_options *o)
 {
@@ -481,7 +522,7 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
 {
     const int n_block = (s->n_context + N_ROW_MAX) / GR_KV_BLOCK_TOKENS + 1;
     const struct gr_eagle3_config c = {
-        .dir = o->head, .target_dir = o->model, .n_state = 2 * N_TREE_MAX, CONFIG_OF_BOTH(s, o, n_block)};
+        .dir = o->head, .target_dir = o->model, .n_state = 2 * s->n_row_max, CONFIG_OF_BOTH(s, o, n_block)};
     GR_TRY(gr_eagle3_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, name_of(o, o->head)));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
@@ -542,10 +583,29 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
     gr_table_begin(t, format, stdout, "stages", note, columns, n_column);
 }
 
+/* Those that were asked for, else the usual ones. */
+static struct rows rows_of(const struct stage_options *o, struct rows usual)
+{
+    struct rows out = {.n = o->rows->n};
+    for (int i = 0; i < out.n; i++) {
+        out.value[i] = (int)o->rows->value[i];
+    }
+    return out.n > 0 ? out : usual;
+}
+
+static int most_rows(const struct stage_options *o)
+{
+    int most = N_TREE_MAX;
+    for (int i = 0; i < o->rows->n; i++) {
+        most = GR_MAX(most, (int)o->rows->value[i]);
+    }
+    return most;
+}
+
 static int measure(struct stage *target, struct stage *head, enum gr_table_format format, const struct stage_options *o)
 {
-    static const int verify_rows[] = {1, 2, 4, 8, 16, 32, 64};
-    static const int head_rows[] = {1, 4, 8, 10, 64};
+    const struct rows verify = rows_of(o, (struct rows){7, {1, 2, 4, 8, 16, 32, 64}});
+    const struct rows draft = rows_of(o, (struct rows){5, {1, 4, 8, 10, 64}});
     struct gr_table t;
     const bool leads = !follows(o);
     if (leads && o->device != GR_DEVICE_CPU && measure_ceilings(target, NULL, o->device) != GR_OK) {
@@ -565,16 +625,16 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
     }
     target->has_views = head->has_views = o->retrieval >= 512 && target->lm->view != NULL;
     begin_table(&t, format, target, head, o);
-    bench_rows(target, &t, "verify", verify_rows, GR_ARRAY_LEN(verify_rows));
+    bench_rows(target, &t, "verify", &verify);
     bench_prefill(target, &t, "prefill");
     for (int n = o->retrieval; n >= 512 && target->lm->view != NULL; n /= 2) {
         bench_views(target, &t, n);
     }
     if (o->head != NULL) {
         if (target->lm->shipped == NULL) { /* else it is part of the pass */
-            bench_fuse(target, &t, head_rows, GR_ARRAY_LEN(head_rows));
+            bench_fuse(target, &t, &draft);
         }
-        bench_rows(head, &t, "head", head_rows, GR_ARRAY_LEN(head_rows));
+        bench_rows(head, &t, "head", &draft);
         bench_prefill(head, &t, "head prefill");
     }
     gr_table_end(&t);
@@ -594,6 +654,7 @@ static enum gr_status read_options(const struct gr_bench_options *o, struct gr_t
                                   .n_thread = (int)o->threads,
                                   .device = gr_devices_of(&o->device, ranks->rank),
                                   .retrieval = (int)o->retrieval,
+                                  .rows = &o->rows,
                                   .no_chain = o->no_chain};
     out->ranks = (struct gr_rank_group_config){.model = out->model,
                                                .devices = o->device,
@@ -647,7 +708,7 @@ int gr_bench_stages(int argc, char **argv)
     if (choose_positions(&s, (int)o.context) != GR_OK) {
         return 1;
     }
-    struct stage target = {.n_context = (int)o.context, .n_rep = (int)o.stage_reps};
+    struct stage target = {.n_context = (int)o.context, .n_rep = (int)o.stage_reps, .n_row_max = most_rows(&s)};
     struct stage head = target;
     const int result = measure(&target, &head, gr_bench_format(&o), &s);
     const bool leads = target.group != NULL && ranks.rank == 0;

@@ -34,6 +34,7 @@ enum gr_bench_command {
 #define GR_GROUP_REP_MAX 50
 #define GR_LONG_TOKEN_MAX 4096
 #define GR_STAGE_REP_MAX 101
+#define GR_STAGE_ROW_MAX 512 /* rows of a pass */
 #define GR_TUNE_REP_MAX 1001
 #define GR_GATE_RUN_MAX 9 /* results of a command */
 #define GR_SWEEP_REPEAT_MAX 20

@@ -64,6 +64,19 @@ def relative(a, b):
 
 
 @case
+def rows_of_several_trees():
+    done = stages("--head", HEAD, "--reps", "3", "--rows", "64,65,200", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    rows = [r for r in json.loads(done.stdout)["rows"] if "prefill" not in r["stage"]]
+    assert [(r["stage"], r["rows"]) for r in rows] == [(s, n) for s in ("verify", "fc", "head") for n in (64, 65, 200)]
+    for stage in ("verify", "head"):
+        few, _, many = (r["min ms"] for r in rows if r["stage"] == stage)
+        assert many > few, rows  # three times the rows, where operations are what takes the time
+    done = stages("--rows", "513")
+    assert done.returncode == 2 and "from 1 to 512" in done.stderr, done.stderr
+
+
+@case
 def dump_holds_what_the_stages_are():
     """Shapes; golden values at both ends; and hidden is the sum of its parts."""
     with tempfile.TemporaryDirectory() as folder:
