@@ -173,6 +173,11 @@ struct session {
 
 #define GR_GROUP_CLASSES 8 /* 2, 3-4, 5-8, ... 129 and more sessions */
 
+/* The sessions that decode; n_cold: of them those with automatic trees whose drafter still prepares their prefix. */
+struct decoding {
+    int n, n_cold;
+};
+
 struct gr_target {
     struct gr_target_config config;
     struct gr_target_io io;
@@ -204,6 +209,11 @@ struct gr_target {
     struct gr_spec_group group[GR_GROUP_CLASSES]; /* by how many sessions decode together: 2, 3-4, 5-8, ... */
     uint64_t idle_ns;                             /* when the last pass ended; a pass could have begun since */
     uint64_t pass_end_ns; /* when the last pass that only decoded ended; 0: there was a break since */
+    struct {
+        bool is_on;
+        struct decoding others;  /* all but s */
+        const struct session *s; /* NULL: none yet */
+    } settling;                  /* target_price.c */
     struct gr_target_counters counters;
 };
 
@@ -403,11 +413,12 @@ static inline int32_t target_n_new_left(const struct session *s)
 /* ---- target_price.c: what a pass costs, and in whose company ---- */
 /* What rows of the round decided on attend to. */
 struct gr_attended target_specpv_context(const struct session *s);
-/* The sessions that decode; n_cold: of them those with automatic trees whose drafter still prepares their prefix. */
-struct decoding {
-    int n, n_cold;
-};
 struct decoding target_decoding(const struct gr_target *t);
+/* What a pass has brought is settled session by session, and each asks how many decode: between begin and end they are
+ * not counted anew. next: from here on it is s whose state may change, and that of no other. */
+void target_settle_begin(struct gr_target *t);
+void target_settle_next(struct gr_target *t, const struct session *s);
+void target_settle_end(struct gr_target *t);
 /* Sessions in a turn: queued, reading a prompt or decoding. */
 int target_in_turn(const struct gr_target *t);
 /* By the sessions that decode; zeroes: not known. */

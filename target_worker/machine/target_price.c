@@ -63,15 +63,54 @@ static bool is_cold(const struct session *s)
     return s->wishes.auto_tree && s->link.attached && !s->link.warm && !s->wishes.single_token && s->n_fault == 0;
 }
 
-struct decoding target_decoding(const struct gr_target *t)
+static void add_decoding(struct decoding *d, const struct session *s)
+{
+    d->n += s->state == SESSION_DECODE;
+    d->n_cold += s->state == SESSION_DECODE && is_cold(s);
+}
+
+static struct decoding count_decoding(const struct gr_target *t)
 {
     struct decoding d = {0};
     for (int i = 0; i < t->config.n_session_max; i++) {
-        const struct session *s = &t->session[i];
-        d.n += s->state == SESSION_DECODE;
-        d.n_cold += s->state == SESSION_DECODE && is_cold(s);
+        add_decoding(&d, &t->session[i]);
     }
     return d;
+}
+
+struct decoding target_decoding(const struct gr_target *t)
+{
+    if (!t->settling.is_on) {
+        return count_decoding(t);
+    }
+    struct decoding d = t->settling.others;
+    if (t->settling.s != NULL) {
+        add_decoding(&d, t->settling.s);
+    }
+    return d;
+}
+
+void target_settle_begin(struct gr_target *t)
+{
+    t->settling.others = count_decoding(t);
+    t->settling.s = NULL;
+    t->settling.is_on = true;
+}
+
+void target_settle_next(struct gr_target *t, const struct session *s)
+{
+    const struct decoding all = target_decoding(t);
+    struct decoding own = {0};
+    add_decoding(&own, s);
+    t->settling.others = (struct decoding){.n = all.n - own.n, .n_cold = all.n_cold - own.n_cold};
+    t->settling.s = s;
+}
+
+void target_settle_end(struct gr_target *t)
+{
+    const struct decoding kept = target_decoding(t), counted = count_decoding(t);
+    GR_ASSERT(kept.n == counted.n && kept.n_cold == counted.n_cold);
+    t->settling.is_on = false;
 }
 
 int target_in_turn(const struct gr_target *t)

@@ -278,12 +278,12 @@ static void decide(struct gr_target *t, struct session *s, enum gr_finish finish
 #define PRICES_FIRST 8  /* the first round without trees that looks: the probe after it is drafted by these prices */
 
 /* Prices are looked at after a prompt, which has taught what its context costs, when more or fewer sessions share the
- * pass, and every few rounds. */
+ * pass, and every few rounds of a kind: the count of the other kind stands meanwhile. */
 static bool prices_are_due(const struct gr_target *t, struct session *s, bool prefill)
 {
     const struct gr_spec_econ *e = target_econ(s);
-    return prefill || s->cost_decode != target_decoding(t).n || e->n_tree % PRICES_TREES == 0 ||
-           e->n_root % PRICES_ROOTS == PRICES_FIRST;
+    const bool in_turn = s->flight.waited ? e->n_tree % PRICES_TREES == 0 : e->n_root % PRICES_ROOTS == PRICES_FIRST;
+    return prefill || in_turn || s->cost_decode != target_decoding(t).n;
 }
 
 /* Prices come before the VERDICT that asks for a tree: they are for that tree. */
@@ -464,11 +464,15 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     t->counters.n_pass++;
     t->counters.n_row += (uint64_t)pass->n_row;
     account_pass(t);
+    target_settle_begin(t);
     learn_group(t, now_ns);
     for (int i = 0; i < pass->n_seq; i++) {
-        target_log_about(&t->session[pass->seq[i].session]);
+        const struct session *s = &t->session[pass->seq[i].session];
+        target_log_about(s);
+        target_settle_next(t, s);
         finish_seq(t, &pass->seq[i], pass->status, more_follow(t, pass, i), now_ns);
     }
+    target_settle_end(t);
     gr_log_about(NULL);
     target_prefix_publish_pass(t);
     target_rows_wait(t); /* the next pass brings its rows to the same places */
