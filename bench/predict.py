@@ -15,6 +15,7 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 GEOMETRY = "bench/costs/h100-llama-3.1-8b.json"
 SMOLLM2 = "bench/costs/h100-smollm2.json"
+H200 = {1: "bench/costs/h200-llama-3.1-8b.json", 2: "bench/costs/h200-x2-llama-3.1-8b.json"}  # by ranks of a target
 DEMO = "bench/costs/cpu-demo.json"
 TEXTS = ["--texts", "bench/texts/demo.json"]
 PROMPT_TOKENS = (18, 19, 20, 21, 22)  # of the sweep's four prompts: 10 to 26, which is 20 on the mean; medians count
@@ -57,21 +58,31 @@ def of_sessions(build, machine, name, args, column, kinds):
                         kinds.get((row["sessions"], mode), kinds.get(mode, "")))
 
 
-def of_sweep(build, sweep, label="", fits=()):
-    """Rows of `graft-bench sweep` without tensor parallelism: one run to warm up and one that counts, as there."""
+def name_of_fleet(gpu, row, mode):
+    """2 H100s, pairs; a target that GPUs share out is counted by its GPUs."""
+    shared = f" of {row['tp']} GPUs each" if row["tp"] > 1 and row["targets"] > 1 else " for one target" if row["tp"] > 1 else ""
+    n = row["targets"] * row["tp"]
+    if row["drafters"]:
+        return f"{n} + {row['drafters']} {gpu}s{shared}"
+    return f"{n} {gpu}s{shared}" + (", pairs" if mode == "trees" and row["tp"] == 1 else "")
+
+
+def of_sweep(build, sweep, label="", fits=(), gpu="H100", costs=None):
+    """Rows of `graft-bench sweep`: one run to warm up and one that counts, as there. costs: by ranks of a target; of others
+    none were measured."""
+    costs = costs or {1: GEOMETRY}
     for row in measured(sweep):
-        if row["tok/s"] is None or row["tp"] != 1:
+        if row["tok/s"] is None or row["tp"] not in costs:
             continue
         targets, drafters = row["targets"], row["drafters"]
         mode = "plain" if row["mode"] == "plain" else "trees"
         place = [] if drafters else ["--one-device"]
-        run = ["--costs", GEOMETRY, *TEXTS, "--fleets", f"{targets}+{drafters or targets}", *place, "--sessions",
+        run = ["--costs", costs[row["tp"]], *TEXTS, "--fleets", f"{targets}+{drafters or targets}", *place, "--sessions",
                str(row["sessions"]), "--slots", "192", "--modes", mode, "--max-tokens", "128", "--warm-groups", "1", "--groups", "1"]
         whole = row["note"] is not None and "all time" in row["note"]
         predicted = predict(build, "tok/s" if whole else "decode tok/s", [[*run, "--prompt-tokens", str(n)] for n in PROMPT_TOKENS])
-        name = f"{targets} + {drafters} H100s" if drafters else f"{targets} H100s, pairs" if mode == "trees" else f"{targets} H100s"
         kind = "fit" if (row["sessions"], mode) in fits else ""
-        yield print_row(name + label, row["sessions"], mode, predicted, row, "tok/s", "acceptance", kind)
+        yield print_row(name_of_fleet(gpu, row, mode) + label, row["sessions"], mode, predicted, row, "tok/s", "acceptance", kind)
 
 
 def of_pair(build, machine, name, costs, max_tokens, prompt_tokens, more, match):
@@ -108,7 +119,9 @@ def main():
     one = ["--costs", GEOMETRY, "--one-device", "--groups", "8"]
     long = () if args.quick else (*of_sessions(build, "8B geometry, one H100", "gpu-sessions-short", one, "tok/s", {"plain": "fit"}),
                                   *of_sweep(build, "gpu-sweep-4"), *of_sweep(build, "gpu-sweep-2", ", thrice", {(384, "plain")}),
-                                  *of_sweep(build, "gpu-sweep-4-many", ", again", {(576, "plain")}))
+                                  *of_sweep(build, "gpu-sweep-4-many", ", again", {(576, "plain")}),
+                                  *of_sweep(build, "gpu-sweep-2-h200", gpu="H200", costs=H200),
+                                  *of_sweep(build, "gpu-sweep-4-h200", gpu="H200", costs=H200))
     errors = [*long, *quick(build)]
     print(f"\n{len(errors)} rows; {sum(e <= 15.0 for e in errors)} within 15 %; the worst is {max(errors):.0f} % off.")
     return 1 if args.quick and max(errors) > 15.0 else 0
