@@ -99,7 +99,8 @@ def of_pair(build, machine, name, costs, max_tokens, prompt_tokens, more, match)
 def quick(build):
     """Rows of few sessions: on one device, on two, of another model, and on CPUs."""
     yield from of_pair(build, "1 + 1 H100s, 64 tokens", "gpu-tp-4-layouts", GEOMETRY, 64, 20, TEXTS, lambda r: r["layout"] == "1 + 1")
-    yield from of_pair(build, "one H100, short prompts", "gpu-e2e-short", GEOMETRY, 256, 20, [*TEXTS, "--one-device"], lambda r: True)
+    yield from of_pair(build, "one H100, short prompts", "gpu-e2e-short-h100", GEOMETRY, 256, 20, [*TEXTS, "--one-device"], lambda r: True)
+    yield from of_pair(build, "one H200, short prompts", "gpu-e2e-short", H200[1], 256, 20, [*TEXTS, "--one-device"], lambda r: True)
     yield from of_sessions(build, "SmolLM2, one H100", "gpu-smollm2-sessions",
                            ["--costs", SMOLLM2, "--one-device", "--groups", "8", "--max-tokens", "128"], "decode tok/s",
                            {(1, "plain"): "fit", (1, "trees"): "fit"})
@@ -117,9 +118,12 @@ def main():
     print("| machine | sessions | mode | predicted | measured | error % | acceptance, predicted | measured | |")
     print("|---|---:|---|---:|---:|---:|---:|---:|---|")
     one = ["--costs", GEOMETRY, "--one-device", "--groups", "8"]
-    long = () if args.quick else (*of_sessions(build, "8B geometry, one H100", "gpu-sessions-short", one, "tok/s", {"plain": "fit"}),
+    long = () if args.quick else (*of_sessions(build, "8B geometry, one H100", "gpu-sessions-short-h100", one, "tok/s",
+                                               {"plain": "fit"}),
                                   *of_sweep(build, "gpu-sweep-4"), *of_sweep(build, "gpu-sweep-2", ", thrice", {(384, "plain")}),
                                   *of_sweep(build, "gpu-sweep-4-many", ", again", {(576, "plain")}),
+                                  *of_sessions(build, "8B geometry, one H200", "gpu-sessions-short",
+                                               ["--costs", H200[1], "--one-device", "--groups", "8"], "tok/s", {}),
                                   *of_sweep(build, "gpu-sweep-2-h200", gpu="H200", costs=H200),
                                   *of_sweep(build, "gpu-sweep-4-h200", gpu="H200", costs=H200))
     errors = [*long, *quick(build)]
