@@ -484,8 +484,11 @@ bool orch_has_drafter(const struct gr_orch *o, const struct session *s, int targ
 uint32_t orch_longest_context(const struct gr_orch *o, uint64_t model, uint64_t tokenizer);
 /* May this drafter draft for this target, by what both say of themselves? The data path knows the rest. */
 bool orch_drafts_for(const struct gr_worker_info *drafter, const struct gr_worker_info *target);
-/* Are drafters there, and fits none of them its target, whatever was tried? */
-bool orch_no_drafter_fits(const struct gr_orch *o, const struct session *s);
+#define GR_MISFIT_BYTES 160
+/* Why it may not: the line's end, which begins with the target. */
+void orch_misfit(const struct gr_worker_info *drafter, const struct gr_worker_info *target, char why[GR_MISFIT_BYTES]);
+/* One of the drafters that are there, if none of them fits its target, whatever was tried; -1. */
+int orch_useless_drafter(const struct gr_orch *o, const struct session *s);
 /* Does its text go on there bit for bit? */
 bool orch_same_numerics(const struct session *s, const struct gr_worker_info *target);
 

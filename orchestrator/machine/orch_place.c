@@ -1,6 +1,8 @@
 /* Which worker takes a session: what each would be for it, and the choice (placement.h). */
 #include "orchestrator/machine/orch_internal.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define TREES_KNOWN 8 /* so many trees of a session tell what they bring */
@@ -57,6 +59,21 @@ bool orch_drafts_for(const struct gr_worker_info *drafter, const struct gr_worke
            !gr_orch_differ(drafter->n_vocab, target->n_vocab) &&
            (!is_head ||
             (target->feature_width > 0 && !gr_orch_differ(drafter->fc_fingerprint, target->fc_fingerprint)));
+}
+
+void orch_misfit(const struct gr_worker_info *d, const struct gr_worker_info *t, char why[GR_MISFIT_BYTES])
+{
+    if (gr_orch_differ(d->tokenizer_fingerprint, t->tokenizer_fingerprint)) {
+        snprintf(why, GR_MISFIT_BYTES, "its tokenizer has fingerprint %016" PRIx64 ", the drafter's %016" PRIx64,
+                 t->tokenizer_fingerprint, d->tokenizer_fingerprint);
+    } else if (gr_orch_differ(d->n_vocab, t->n_vocab)) {
+        snprintf(why, GR_MISFIT_BYTES, "its vocabulary has %u ids, the drafter's %u", t->n_vocab, d->n_vocab);
+    } else if (t->feature_width == 0) {
+        snprintf(why, GR_MISFIT_BYTES, "it serves no head: start it with --head");
+    } else {
+        snprintf(why, GR_MISFIT_BYTES, "its head's fc has fingerprint %016" PRIx64 ", the drafter's %016" PRIx64,
+                 t->fc_fingerprint, d->fc_fingerprint);
+    }
 }
 
 /* A target that listens nowhere has its drafter in its own process. */
@@ -214,15 +231,19 @@ bool orch_another_drafter_fits(const struct gr_orch *o, const struct session *s,
     return some_fit(o, s, fits_as_drafter, s->at.target, (int)worker);
 }
 
-bool orch_no_drafter_fits(const struct gr_orch *o, const struct session *s)
+int orch_useless_drafter(const struct gr_orch *o, const struct session *s)
 {
-    int n = 0, n_fit = 0;
+    int found = -1;
     for (int i = 0; i < o->n_worker_max; i++) {
-        const bool is_drafter = is_taking(&o->worker[i], GR_WORKER_DRAFT);
-        n += is_drafter;
-        n_fit += is_drafter && orch_drafts_for(&o->worker[i].info, &o->worker[s->at.target].info);
+        if (!is_taking(&o->worker[i], GR_WORKER_DRAFT)) {
+            continue;
+        }
+        if (orch_drafts_for(&o->worker[i].info, &o->worker[s->at.target].info)) {
+            return -1;
+        }
+        found = found < 0 ? i : found;
     }
-    return n > 0 && n_fit == 0;
+    return found;
 }
 
 uint32_t orch_longest_context(const struct gr_orch *o, uint64_t model, uint64_t tokenizer)

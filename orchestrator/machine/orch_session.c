@@ -238,11 +238,16 @@ void orch_attach(struct gr_orch *o, struct session *s)
         return;
     }
     const int drafter = orch_place_drafter(o, s, s->at.target);
+    const int useless = drafter < 0 ? orch_useless_drafter(o, s) : -1;
     if (drafter >= 0) {
         orch_seat_used(o, (uint32_t)drafter);
         attach_to(o, s, drafter);
-    } else if (orch_no_drafter_fits(o, s)) {
-        orch_with_broke(s, "none of the draft workers that are here is for its model");
+    } else if (useless >= 0) {
+        char text[GR_MSG_TEXT_MAX], why[GR_MISFIT_BYTES];
+        orch_misfit(&o->worker[useless].info, &o->worker[s->at.target].info, why);
+        snprintf(text, sizeof(text), "none of the draft workers that are here is for its model; target worker %d: %s",
+                 s->at.target + 1, why);
+        orch_with_broke(s, text);
     }
 }
 

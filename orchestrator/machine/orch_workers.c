@@ -11,22 +11,6 @@
 
 /* ---- who fits ---- */
 
-/* Why a drafter is not for a target. */
-static void misfit(const struct gr_worker_info *d, const struct gr_worker_info *t, char *why, size_t cap)
-{
-    if (gr_orch_differ(d->tokenizer_fingerprint, t->tokenizer_fingerprint)) {
-        snprintf(why, cap, "its tokenizer has fingerprint %016" PRIx64 ", the drafter's %016" PRIx64,
-                 t->tokenizer_fingerprint, d->tokenizer_fingerprint);
-    } else if (gr_orch_differ(d->n_vocab, t->n_vocab)) {
-        snprintf(why, cap, "its vocabulary has %u ids, the drafter's %u", t->n_vocab, d->n_vocab);
-    } else if (t->feature_width == 0) {
-        snprintf(why, cap, "it serves no head: start it with --head");
-    } else {
-        snprintf(why, cap, "its head's fc has fingerprint %016" PRIx64 ", the drafter's %016" PRIx64, t->fc_fingerprint,
-                 d->fc_fingerprint);
-    }
-}
-
 /* One of the targets, if this drafter is for none of those that are here; -1. */
 static int useless_with(const struct gr_orch *o, const struct gr_worker_info *drafter)
 {
@@ -48,8 +32,8 @@ static void check_drafter(struct gr_orch *o, uint32_t worker)
     const struct gr_worker_info *d = &o->worker[worker].info;
     const int target = useless_with(o, d);
     if (target >= 0 && !o->worker[worker].told_useless) {
-        char why[160];
-        misfit(d, &o->worker[target].info, why, sizeof(why));
+        char why[GR_MISFIT_BYTES];
+        orch_misfit(d, &o->worker[target].info, why);
         log_warn("draft worker %u (host %s, model `%s') is for none of the targets that are here; target worker %d: %s",
                  worker + 1, d->host, d->model, target + 1, why);
         o->worker[worker].told_useless = true;
