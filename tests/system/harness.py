@@ -4,6 +4,8 @@ A test file: usage: NAME.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ MODELS = os.environ.get("GRAFT_TEST_MODELS", os.path.join(ROOT, "models/demo"))
 TARGET, DRAFT, HEAD = (os.path.join(MODELS, name) for name in ("target", "draft", "eagle3"))
 SLOW = float(os.environ.get("GRAFT_TEST_SLOW", "1"))
 CASES = []
+ENDLESS = 30000  # tokens of a turn that a test ends by a signal when it has seen what it was to see
 
 
 class Skip(Exception):
@@ -43,6 +46,24 @@ def generate(*args, **kw):
     assert m["num_draft_tokens"] == m["num_accepted_tokens"] + m["num_rewound_tokens"], m
     assert m["completion_tokens"] == len(out["token_ids"]), m
     return out
+
+
+def is_plain(ids, *args, prompt="import os"):
+    """A turn that was ended by a signal has told the tokens that plain decoding begins with."""
+    assert ids, "no token was told"
+    want = generate("--prompt", prompt, "--ignore-eos", "--method", "none", "--max-tokens", str(len(ids)), *args)
+    n = next((i for i, (a, b) in enumerate(zip(ids, want["token_ids"])) if a != b), len(ids))
+    assert n == len(ids), f"{n} of {len(ids)} tokens are plain decoding's"
+
+
+def interrupt(p, timeout=60):
+    """Ends a client of an endless turn. What it has told, a line of JSON an answer, and what it said."""
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=timeout * SLOW)
+    assert p.returncode == 128 + signal.SIGINT, (p.returncode, out[-300:], err)
+    told = [json.loads(line) for line in out.splitlines()]
+    assert told and all(o["error"] == "interrupted" for o in told), told
+    return told, err
 
 
 def refused(args, status, *words, **kw):
@@ -91,15 +112,32 @@ def wait_for(what, seconds=60):
 class Running:
     """A `graft run` that streams a long text, so that something can be done to it meanwhile."""
 
-    def __init__(self, *args, tokens=3000, log=None):
+    def __init__(self, *args, tokens=3000, log=None, rounds=False):
         self.err = tempfile.TemporaryFile("w+")  # not a pipe: said() looks at it while the run goes on
         self.p = subprocess.Popen([GRAFT, "run", "--json", "--model", TARGET, "--prompt", "import os", "--ignore-eos",
                                    "--max-tokens", str(tokens), *args],
                                   stdout=subprocess.PIPE, stderr=self.err, text=True,
-                                  env=dict(os.environ, GRAFT_LOG=log) if log else None)
+                                  env=dict(os.environ, **({"GRAFT_LOG": log} if log else {}),
+                                           **({"GRAFT_DEBUG": "round"} if rounds else {})))
 
     def said(self):
-        return os.pread(self.err.fileno(), 1 << 20, 0).decode(errors="replace")
+        return os.pread(self.err.fileno(), 1 << 22, 0).decode(errors="replace")
+
+    def wait_said(self, words):
+        """Until it has said them, or is over, which is a failure at once."""
+        wait_for(lambda: words in self.said() or self.p.poll() is not None)
+        assert words in self.said(), (words, self.said()[-2000:])
+
+    def wait_rounds(self, n, after="", kind=""):
+        """Until it has said that n rounds are done, all after the last of these words. kind: a pattern of their lines."""
+        pattern = re.compile(rf"\bround=\d+ session=.*{kind}")
+
+        def look():
+            said = self.said()
+            at = said.rfind(after) if after else 0
+            return at >= 0 and len(pattern.findall(said, at)) >= n
+        wait_for(lambda: look() or self.p.poll() is not None)
+        assert look(), self.said()[-2000:]
 
     def child(self, name):
         found = []
@@ -123,6 +161,10 @@ class Running:
     def end(self, timeout=120):
         out, _ = self.p.communicate(timeout=timeout * SLOW)
         return self.p.returncode, out, self.said()
+
+    def interrupt(self):
+        """Ends an endless run. What it has told, a line of JSON an answer, and what it said."""
+        return interrupt(self.p)[0], self.said()
 
 
 class Background:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 
-from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, children, run, wait_for
+from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, alive, children, interrupt, run, wait_for
 
 PROMPT = "def fibonacci(n):"
 PLAIN = ("--ignore-eos", "--model", TARGET)
@@ -116,8 +116,25 @@ class Serve:
         return self.list()["sessions"]
 
     def child(self, name):
+        """Waits for one: a worker that has died is being started again."""
+        found = []
+
+        def look():
+            found[:] = [self.child_if_any(name)]
+            return found[0] or self.p.poll() is not None
+        wait_for(look)
+        assert found[0], (name, self.log())
+        return found[0]
+
+    def child_if_any(self, name):
         found = [pid for pid, cmd in children(self.p.pid) if cmd.endswith(name)]
         return found[0] if found else 0
+
+    def kill_child(self, name):
+        """Kills such a child, and sees it dead, so that it is not taken for the next one."""
+        pid = self.child(name)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not alive(pid))
 
     def runs(self, rounds):
         return any(s["state"] == "running" and s["rounds"] >= rounds for s in self.sessions())
@@ -132,6 +149,29 @@ class Serve:
             assert found or not are_over, "the turn was over before it was seen"
             return found
         wait_for(look)
+
+    def start_running(self, *args, rounds=3, **kw):
+        """A turn that was seen while it ran. One that was over unseen, as its client or this test had to wait, is begun
+        again."""
+        for _ in range(5):
+            p = self.start(*args, **kw)
+            wait_for(lambda p=p: self.runs(rounds) or p.poll() is not None)
+            if p.poll() is None:
+                return p
+            out, err = p.communicate()
+            assert p.returncode == 0, (out[-300:], err)
+        raise AssertionError("five turns were over before they were seen")
+
+    def wait_tokens(self, n):
+        """Until the longest session has so many tokens more than now."""
+        tokens = lambda: max((x["tokens"] for x in self.sessions()), default=0)
+        begin = tokens()
+        wait_for(lambda: tokens() >= begin + n)
+
+    def interrupt(self, p):
+        """Ends the client of an endless turn, and with it the turn. The object of JSON that it told."""
+        told, _ = interrupt(p)
+        return told[0]
 
     def end(self, seconds=60):
         self.p.send_signal(signal.SIGINT)

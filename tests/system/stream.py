@@ -1,15 +1,36 @@
-"""`graft run` with its text, its lines on standard error, and when each came."""
+"""`graft run` with its text, its lines on standard error, and when each came; turns that are closed in their midst."""
+import contextlib
+import json
 import os
 import re
 import select
+import signal
 import statistics
 import subprocess
 import time
 from typing import NamedTuple
 
-from harness import GRAFT, SLOW, TARGET, children
+from harness import GRAFT, SLOW, TARGET, children, wait_for
 
 ROUND = re.compile(rb"round=(\d+) session=[0-9a-f]+ .*draft_tokens=(\d+) accepted_tokens=(\d+) committed_len=(\d+)")
+
+
+def running_again(sessions, n=1, n_more=30):
+    """Waits until so many sessions of those that sessions() tells have gone on elsewhere, each for some tokens."""
+    def reopened():
+        return {x["id"]: x["tokens"] for x in sessions() if x["state"] == "running" and x["epoch"] > 1}
+    wait_for(lambda: len(reopened()) >= n)
+    begin = reopened()
+    wait_for(lambda: sum(tokens >= begin.get(i, tokens) + n_more for i, tokens in reopened().items()) >= n)
+
+
+def closed(s, turn, session=None):
+    """What there is of an endless turn, the server's only one if none is named, once it has shown what it had to."""
+    s.graft("session", "close", session or s.sessions()[0]["id"])
+    out, err = turn.communicate(timeout=60 * SLOW)
+    out = json.loads(out)
+    assert out["finish_reason"] == "closed", (out["finish_reason"], err)
+    return out
 
 
 class Recovery(NamedTuple):
@@ -88,6 +109,14 @@ class Stream:
         found = [pid for pid, cmd in children(self.p.pid) if cmd.endswith(name)]
         return found[0] if found else None
 
+    def kill(self, name):
+        """False: the run is over, or about to be, and its worker is gone."""
+        pid = self.child(name)
+        with contextlib.suppress(ProcessLookupError):
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+        return pid is not None
+
     def said(self, words, since=0.0):
         return [line for t, line in self.lines if t >= since and words in line]
 
@@ -118,3 +147,17 @@ class Stream:
         """Text that was on its way at a fault is not the first further text: the largest pause is looked for."""
         times = [since] + [t for t, _ in self.chunks if t >= since]
         return 1e3 * max((b - a for a, b in zip(times, times[1:])), default=0.0)
+
+
+def killed(args, n_round, name):
+    """A run to its end, one of whose workers was killed after some rounds; the tokens that it had then, and when that
+    was. It is begun again where it was over before it could be killed."""
+    for _ in range(3):
+        with Stream(*args) as r:
+            assert r.until(lambda r: len(r.rounds) >= n_round), r.lines[-3:]
+            at_len, since = r.committed, time.monotonic()
+            found = r.kill(name)
+            assert r.finish() == 0, r.lines[-3:]
+        if found and r.said(b"was killed by signal 9"):
+            return r, at_len, since
+    raise AssertionError((args, "was over before the kill each time", r.lines[-3:]))

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -15,7 +16,7 @@ import subprocess
 import time
 
 from endpoint import Endpoint
-from harness import DRAFT, GRAFT, SLOW, TARGET, Skip, case, generate, main, run, wait_for
+from harness import DRAFT, ENDLESS, GRAFT, SLOW, TARGET, Skip, case, generate, main, run, wait_for
 from served import FIXED, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
@@ -55,6 +56,11 @@ class Kept(Serve):
 
     def ask_now(self, *args):
         return run(*args, env=self.env())
+
+    def n_gone_on(self):
+        """How many turns the last server found in the journal in their midst."""
+        found = re.findall(r"(\d+) turns go on", self.log())
+        return int(found[-1]) if found else 0
 
     def text(self, session):
         return json.loads(self.graft("session", "show", session, "--text", "--json").stdout)
@@ -129,6 +135,23 @@ class Idle:
             assert got["token_ids"] == second["token_ids"], (got, second)
 
 
+def killed_in_their_midst(s, prompts):
+    """Turns of which the server is killed: the names of their sessions. None: one was over by then."""
+    clients = [s.start(*FIXED, prompt=p, tokens=MANY) for p in prompts]
+    at_work = lambda: [x["id"] for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]
+    wait_for(lambda: len(at_work()) == len(clients) or any(c.poll() is not None for c in clients))
+    before = set(at_work())
+    s.kill()
+    ends = [(*c.communicate(timeout=60), c.returncode) for c in clients]
+    if s.n_gone_on() < len(clients):
+        wait_for(lambda: all(x["state"] == "idle" for x in s.sessions()))  # room for others
+        return None
+    for out, err, status in ends:
+        id_ = json.loads(out)["session"]
+        assert status == 1 and id_ in before and f"is gone; the turn was in session {id_}, whose" in err, (out, err)
+    return before
+
+
 @case
 def turns_go_on_and_can_be_read_when_they_are_over():
     """The next orchestrator has the same workers, whose KV serves sessions that are idle, too."""
@@ -137,14 +160,7 @@ def turns_go_on_and_can_be_read_when_they_are_over():
     with served(workers=room, draft_workers=room) as s:
         pids = sorted(w["pid"] for w in s.list()["workers"])
         idle.begin(s)
-        clients = {p: s.start(*FIXED, prompt=p, tokens=MANY) for p in PROMPTS}
-        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]) == 4)
-        before = {x["id"] for x in s.sessions() if x["state"] == "running"}
-        s.kill()
-        for c in clients.values():
-            out, err = c.communicate(timeout=60)
-            id_ = json.loads(out)["session"]
-            assert c.returncode == 1 and id_ in before and f"is gone; the turn was in session {id_}, whose" in err, (out, err)
+        before = next(filter(None, (killed_in_their_midst(s, PROMPTS) for _ in range(5))))
         wait_for(lambda: sorted(w["pid"] for w in s.list()["workers"]) == pids)
         idle.go_on(s)
         got = [s.text_when_over(x) for x in before]
@@ -162,9 +178,9 @@ def turns_go_on_and_can_be_read_when_they_are_over():
         assert s.ask_now("session", "close", UNKNOWN).returncode == 1
 
 
-def streams_outlive_a_kill(n, tokens):
+def outlive_a_kill(n, tokens):
     """n answers over HTTP, of which the server is killed when all have begun. The next one opens them with their whole texts,
-    and the target finds every whole block of their prompts where it was computed."""
+    and the target finds every whole block of their prompts where it was computed. False: one was over by then."""
     prompts = [p + "\n" + TAIL for p in PROMPTS]
     want = {p: plain(p, tokens)["token_ids"] for p in prompts}
     with contextlib.ExitStack() as stack:
@@ -178,7 +194,8 @@ def streams_outlive_a_kill(n, tokens):
         with concurrent.futures.ThreadPoolExecutor(n) as pool:  # at once: each waits for a sync
             for c in pool.map(opens, range(n)):
                 stack.callback(c.close)
-        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 10]) == n, 60)
+        at_work = lambda x: x["state"] == "running" and x["rounds"] > 10  # noqa: E731
+        wait_for(lambda: len(there := s.sessions()) < n or all(map(at_work, there)), 60)
         wait_for(lambda: s.metrics()[QUERIES] >= sum(lengths), 60)  # the next server is told of what comes then alone
         before = {x["id"]: x["tokens"] for x in s.sessions()}
         begin = time.monotonic()
@@ -190,6 +207,8 @@ def streams_outlive_a_kill(n, tokens):
             now = {x["id"]: x["tokens"] for x in s.sessions()}
             return all(x not in now or now[x] > before[x] for x in before)
         wait_for(moves, 60)
+        if s.n_gone_on() < n:
+            return False
         took = time.monotonic() - begin
         print(f"# {n} streams: all moved again {took:.2f} s after the kill", flush=True)
         assert took < 10 * SLOW, took  # of a machine of its own: under 2 s
@@ -200,6 +219,11 @@ def streams_outlive_a_kill(n, tokens):
         got = [s.text_when_over(x) for x in before]
         assert all(x["finish_reason"] == "length" and x["token_ids"] in want.values() for x in got), got
         assert len(before) == n
+        return True
+
+
+def streams_outlive_a_kill(n, tokens):
+    assert any(outlive_a_kill(n, tokens) for _ in range(5))
 
 
 @case
@@ -406,8 +430,8 @@ def a_full_disk_loses_nothing_that_was_told():
 
 @case
 def a_cut_turn_stays_cut():
-    with served(draft=False) as s:
-        c = s.start(prompt=PROMPTS[0], tokens=3000)
+    with served(draft=False, workers=("--max-model-len", "32768")) as s:
+        c = s.start(prompt=PROMPTS[0], tokens=ENDLESS)
         s.wait_running()
         session = s.sessions()[0]["id"]
         c.send_signal(signal.SIGKILL)

@@ -6,6 +6,7 @@ usage: test_kill_positions.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import contextlib
 import os
+import signal
 import sys
 import threading
 
@@ -15,7 +16,7 @@ from kept import Answer, Kept
 from served import worker
 
 N_TIME = 200 if os.environ.get("GRAFT_TEST_LONG", "") else 3
-N_TOKEN = 200
+N_TOKEN = 200 if N_TIME > 3 else 400  # of few kills each must meet its turn
 COMPLETIONS = "/v1/completions"
 BODY = {"prompt": PROMPT, "temperature": 1, "seed": 11, "max_tokens": N_TOKEN, "ignore_eos": True,
         "repetition_penalty": 1.05, "num_speculative_tokens": 7}
@@ -83,12 +84,16 @@ def a_target_killed_at_each_position():
         assert want[1].finish == "stop" and whole.text.startswith(want[1].text), want[1].text
 
         def kill():
+            for p in targets.values():  # or the turn may be over before it is known who has it
+                p.send_signal(signal.SIGSTOP)
             there = s.list()
             its = [x["target"] for x in there["sessions"]]  # none where the turn is over, and its last tokens are on their way
             pids = [w["pid"] for w in there["workers"] if w["worker"] in its]
             name = next((n for n, p in targets.items() if p.pid in pids), "t0")
             targets[name].kill()
             targets[name].wait()
+            for p in targets.values():
+                p.send_signal(signal.SIGCONT)
             killed.append(name)
 
         killed = []

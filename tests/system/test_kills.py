@@ -26,7 +26,8 @@ NOTICE_MS = 100 * SLOW
 PAUSE_MS = 500 * SLOW
 DEADLINE_MS = 200
 N_TRY = 5  # other load on the machine makes a pause longer, or a drafter late, now and then; a slow restart is slow each time
-OF_LOAD = ("the longest pause", "noticed after", "acceptance did not come back", "no tree came", "the new drafter's trees")
+OF_LOAD = ("the longest pause", "noticed after", "acceptance did not come back", "no tree came",
+           "the new drafter's trees", "no such child")  # the last: the run was over before it was seen
 PROMPT = "def main(argv):\n    \"\"\"Reads the file and counts its words.\"\"\"\n"
 
 

@@ -82,7 +82,8 @@ def its_figures_are_those_of_the_server():
         saved = s.folder.path("figures.json")
         lines = write(s.folder, "prompts.jsonl", '{"prompt": "import os"}\n\n{"text": "class Stack:"}\n')
         row, _ = bench(s.port, "--prompts", lines, "--num-prompts", "12", "--output-len", "24", "--max-concurrency", "4",
-                       "--ignore-eos", "--check-texts", "--result-filename", saved)
+                       "--ignore-eos", "--check-texts", "--result-filename", saved, "--extra-body",
+                       '{"num_speculative_tokens": 4}')  # trees whatever they cost
         wait_for(s.is_quiet)  # what is counted is shown when the server's loop has come round
         after = s.metrics()
         whole(row, 12)

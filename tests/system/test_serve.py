@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from harness import BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, case, generate, main, run, wait_for
+from harness import BUILD, DRAFT, ENDLESS, GRAFT, ROOT, SLOW, TARGET, case, generate, is_plain, main, run, wait_for
 from served import A_IDS, B_IDS, FIXED, PLAIN, PROMPT, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
 
@@ -157,7 +157,11 @@ def two_turns_equal_one_run():
             shown = s.sessions()
             assert len(shown) == 1 and shown[0]["state"] == "idle" and shown[0]["epoch"] == 1, shown
             assert shown[0]["tokens"] == len(A_IDS) + 20 + len(B_IDS) + 20
-            assert not draft or second["metrics"]["num_drafts"] > 0
+            more = second
+            for _ in range(5):  # the drafter may be late for as few rounds as these
+                if draft and more["metrics"]["num_drafts"] == 0:
+                    more = s.turn(B_IDS, "--max-tokens", "20", "--session", first["session"])
+            assert not draft or more["metrics"]["num_drafts"] > 0
 
 
 @case
@@ -260,12 +264,11 @@ def limits_are_told():
 @case
 def session_ttl():
     with Serve("--session-ttl", "1", draft=False) as s:
-        s.generate("--max-tokens", "2", "--keep")
         begin = time.monotonic()
-        assert len(s.sessions()) == 1
+        session = s.generate("--max-tokens", "2", "--keep")["session"]
         wait_for(lambda: s.sessions() == [])
-        assert time.monotonic() - begin > 0.5
-        assert "session_ttl" in s.log()
+        assert time.monotonic() - begin >= 1
+        assert f"session {session} is closed: idle for longer than session_ttl" in s.log(), s.log()
 
 
 @case
@@ -312,7 +315,8 @@ def trace_file():
             spans = [e for e in events if e["ph"] == "X"]
             assert all(e["dur"] > 0 and e["ts"] > 0 for e in spans)
             assert {e["name"] for e in spans} >= {"draft", "verify", "walk", "commit"}
-            assert len({e["dur"] for e in spans if e["name"] == "draft"}) > 1  # each tree's own time
+            drafts = [e["dur"] for e in spans if e["name"] == "draft"]
+            assert len(drafts) == 1 or len(set(drafts)) > 1, drafts  # each tree's own time
             for tid in tracks.values():  # spans of one track never overlap
                 row = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == tid)
                 assert all(a[1] <= b[0] + 0.01 for a, b in zip(row, row[1:])), tid
@@ -389,7 +393,7 @@ def yaml_of_serve():
 @case
 def garbage_and_wrong_messages():
     with Serve(draft=False) as s:
-        p = s.start(tokens=300)
+        p = s.start(tokens=ENDLESS)
         s.wait_running(1)
         host, port = s.address.rsplit(":", 1)
         with socket.create_connection((host, int(port))) as c:
@@ -420,8 +424,8 @@ def garbage_and_wrong_messages():
                 reply = c.read_record()
             assert b"ERROR" in reply or b"FINISHED" in reply, (change, reply)
             c.s.close()
-        out, err = p.communicate(timeout=60 * SLOW)
-        assert p.returncode == 0 and len(json.loads(out)["token_ids"]) == 300, err
+        assert p.poll() is None, p.communicate()
+        is_plain(s.interrupt(p)["token_ids"], prompt=PROMPT)
 
 
 @case

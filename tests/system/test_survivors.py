@@ -18,7 +18,8 @@ import time
 import urllib.request
 
 from forwarder import Forwarder
-from harness import BUILD, CASES, DRAFT, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from harness import (BUILD, CASES, DRAFT, ENDLESS, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, is_plain,
+                     main, wait_for)
 from served import FIXED, PLAIN, PROMPT, Folder, Serve, free_port, one_line, worker
 
 TOKENS = 1500
@@ -135,8 +136,7 @@ def a_signal_to_all_roles_lets_turns_end():
     for number in (signal.SIGTERM, signal.SIGUSR1):
         with Job() as job:
             want = plain(job.s)
-            turn = job.s.start(*FIXED, tokens=TOKENS)
-            job.s.wait_running()
+            turn = job.s.start_running(*FIXED, tokens=TOKENS)
             workers = [job.real(job.target), job.real(job.draft)]
             for pid in [*workers, *(p.pid for p in job.processes())]:
                 os.kill(pid, number)
@@ -152,8 +152,7 @@ def hangups_and_user_signals_end_a_role_in_order():
     want = generate("--method", "none", "--ignore-eos", "--max-tokens", str(TOKENS))["token_ids"]
     for number, to_server in ((signal.SIGHUP, True), (signal.SIGHUP, False), (signal.SIGUSR2, False)):
         with Job() as job:
-            turn = job.s.start(*FIXED, tokens=TOKENS)
-            job.s.wait_running()
+            turn = job.s.start_running(*FIXED, tokens=TOKENS)
             told = [job.s.p] if to_server else [job.target, job.draft]
             for p in told:
                 p.send_signal(number)
@@ -199,9 +198,9 @@ def a_second_signal_ends_at_once():
         turn = job.s.start(tokens=30000)
         job.s.wait_running()
         real = job.real(job.target)
-        for _ in range(2):
-            job.target.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
+        job.target.send_signal(signal.SIGTERM)
+        wait_for(lambda: "leaves when" in job.s.log())  # or the two could be one
+        job.target.send_signal(signal.SIGTERM)
         assert job.target.wait(timeout=10 * SLOW) == 128 + signal.SIGTERM
         assert not alive(real)
         turn.kill()
@@ -213,17 +212,16 @@ def a_worker_that_leaves_takes_no_new_turn():
     """Its turn ends there, the next one begins at the other target; nothing is opened again."""
     with Job(draft=False) as job, worker("graft-target", job.s.folder, job.s.address) as other:
         wait_for(lambda: len(job.s.list()["workers"]) == 2)
-        want = plain(job.s)
-        turn = job.s.start("--method", "none", tokens=TOKENS)
+        turn = job.s.start("--method", "none", tokens=ENDLESS)
         job.s.wait_running()
         at = next(s["target"] for s in job.s.sessions() if s["state"] == "running")
         pids = {w["worker"]: w["pid"] for w in job.s.list()["workers"]}
         leaver = other if pids[at] == other.pid else job.target
         leaver.send_signal(signal.SIGTERM)
         wait_for(lambda: "leaves when" in job.s.log())
-        second = job.s.start("--method", "none", tokens=200)
-        assert whole(second) == want[:200]
-        whole(turn, want)
+        whole(job.s.start("--method", "none", tokens=200), plain(job.s, 200))
+        assert leaver.poll() is None and turn.poll() is None  # it waits for its turn
+        is_plain(job.s.interrupt(turn)["token_ids"], prompt=PROMPT)
         assert leaver.wait(timeout=20 * SLOW) == 0
         assert "re-opening" not in job.s.log()
 
@@ -236,13 +234,12 @@ def a_pair_in_one_process():
     first = Serve(spawn=False, control=control, folder=folder)
     with worker("graft-target", folder, control, "--colocate-draft", DRAFT, "--supervise") as pair:
         first.wait("--draft", DRAFT)
-        want = plain(first, 400)
+        want = plain(first, 800)
         first.p.kill()
         first.p.wait()
         with Serve(spawn=False, control=control, folder=folder) as second:
             second.wait("--draft", DRAFT)
-            turn = second.start(*FIXED, tokens=400)
-            second.wait_running()
+            turn = second.start_running(*FIXED, tokens=800)
             pair.send_signal(signal.SIGTERM)
             whole(turn, want)
             assert pair.wait(timeout=20 * SLOW) == 0
@@ -288,12 +285,15 @@ def workers_that_are_expected_and_do_not_come():
 
 @case
 def a_turn_that_no_target_takes():
-    with Serve("--queue-timeout", "4", spawn=False) as s:
-        assert "no target" in s.graft("session", "list").stdout
-        done = s.graft("run", *PLAIN, "--connect", s.address, "--prompt", "x", status=1)
-        lines = done.stderr.splitlines()  # while it waits, and at its end
-        assert len(lines) == 2 and all("no target" in x for x in lines), done.stderr
-        assert "--queue-timeout" in done.stderr, done.stderr
+    for limit in ("4", "15"):  # after three seconds it is told that it waits, unless the end is told by then
+        with Serve("--queue-timeout", limit, spawn=False) as s:
+            assert "no target" in s.graft("session", "list").stdout
+            done = s.graft("run", *PLAIN, "--connect", s.address, "--prompt", "x", status=1)
+            lines = done.stderr.splitlines()  # while it waits, and at its end
+            assert all("no target" in x for x in lines) and "--queue-timeout" in lines[-1], done.stderr
+        if len(lines) == 2:
+            return
+    raise AssertionError(done.stderr)
 
 
 # ---- outages ----
@@ -324,13 +324,28 @@ def a_link_of_which_one_end_alone_is_gone():
     with Job(links=True, supervise=False) as job:
         want = plain(job.s)
         for program in ("graft-target", "graft-draft"):
-            turn = job.s.start(*FIXED, tokens=TOKENS)
-            job.s.wait_running()
+            turn = job.s.start_running(*FIXED, tokens=TOKENS)
             job.links[program].halve = True
             whole(turn, want)
             wait_for(lambda: "again" in job.log(program))  # pylint: disable=cell-var-from-loop
             wait_for(lambda: sorted(w["pid"] for w in job.s.list()["workers"]) == sorted((job.target.pid, job.draft.pid)))
         assert "has been silent" not in job.s.log()
+
+
+def broken_off(seconds):
+    """How many hand-shakes were broken off until a worker's patience was over, and what it said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(.05)
+        address = "127.0.0.1:%d" % listener.getsockname()[1]
+        with worker("graft-target", Folder(), address, "--join-timeout", str(seconds)) as t:
+            n = 0
+            while t.poll() is None:
+                with contextlib.suppress(TimeoutError):
+                    listener.accept()[0].close()
+                    n += 1
+            _, err = t.communicate()
+            assert t.returncode == 1, (n, err)
+            return n, err
 
 
 @case
@@ -349,16 +364,8 @@ def a_server_that_dies_in_a_hand_shake_ends_no_worker():
             with Serve(spawn=False, control=address, folder=folder) as server:
                 server.wait()
                 assert t.poll() is None
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(.05)
-        with worker("graft-target", folder, "127.0.0.1:%d" % listener.getsockname()[1], "--join-timeout", "2") as t:
-            n = 0
-            while t.poll() is None:
-                with contextlib.suppress(TimeoutError):
-                    listener.accept()[0].close()
-                    n += 1
-            _, err = t.communicate()
-            assert t.returncode == 1 and n > 2 and err.count("the peer closed the connection") == 2, (n, err)
+    n, err = next((n, err) for n, err in map(broken_off, (2, 10)) if n > 2)  # two seconds are few to a busy machine
+    assert err.count("the peer closed the connection") == 2, (n, err)
 
 
 @case
@@ -371,18 +378,19 @@ def an_orchestrator_that_stays_away():
     first = Serve(spawn=False, control=control, folder=folder)
     with worker("graft-target", folder, control, "--supervise", "--join-timeout", "1") as t, \
             worker("graft-draft", folder, control, "--supervise", "--rejoin-timeout", "1", model=DRAFT) as e, \
-            worker("graft-draft", folder, control, "--supervise", "--rejoin-timeout", "4", model=DRAFT) as f, \
+            worker("graft-draft", folder, control, "--supervise", "--rejoin-timeout", "6", model=DRAFT) as f, \
             worker("graft-draft", folder, control, "--join-timeout", "1", model=DRAFT) as d:
         wait_for(lambda: [w["rtt_ms"] > 0 for w in first.list()["workers"]] == 4 * [True])  # they have heard of it
         first.wait("--draft", DRAFT)
         want = first.generate("--max-tokens", "40", "--keep")["token_ids"]
         real = [pid for pid, _ in children(t.pid)]
         first.p.kill()
+        assert any("is away" in line for line in f.stderr)
+        os.kill([pid for pid, _ in children(f.pid)][0], signal.SIGKILL)
         assert d.wait(timeout=20 * SLOW) == 3
         said = d.stderr.read()
         assert "is away" in said and "--rejoin-timeout" in said, said
         assert e.wait(timeout=20 * SLOW) == 3
-        os.kill([pid for pid, _ in children(f.pid)][0], signal.SIGKILL)
         assert f.wait(timeout=20 * SLOW) == 3
         time.sleep(1.5 * SLOW)
         assert t.poll() is None
@@ -426,30 +434,33 @@ def a_client_whose_orchestrator_hangs():
 
 
 def longest_pause(p):
-    """Seconds between two pieces of the text that is still to come."""
-    longest, last = 0.0, time.monotonic()
+    """Seconds between two pieces of the text that is still to come, and how many come."""
+    longest, last, n = 0.0, time.monotonic(), 0
     while os.read(p.stdout.fileno(), 1 << 16):
-        longest, last = max(longest, time.monotonic() - last), time.monotonic()
-    return longest
+        longest, last, n = max(longest, time.monotonic() - last), time.monotonic(), n + 1
+    return longest, n
 
 
 def pause_after(number):
     """A turn with trees of a fixed size whose drafter gets a signal: its longest pause from then on, and what a round took
-    before."""
+    before. None: the text was over before, or soon after it."""
     with Job(supervise=False) as job:
         turn = subprocess.Popen([GRAFT, "run", *PLAIN, *FIXED, "--connect", job.s.address, "--prompt", PROMPT, "--max-tokens",
                                  "1500"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=job.s.env())
         assert os.read(turn.stdout.fileno(), 1 << 16), turn.communicate()
         begin, n = time.monotonic(), 40
         for _ in range(n):
-            assert os.read(turn.stdout.fileno(), 1 << 16), turn.communicate()
+            if not os.read(turn.stdout.fileno(), 1 << 16):
+                _, err = turn.communicate(timeout=20 * SLOW)
+                assert turn.returncode == 0, err
+                return None
         took = (time.monotonic() - begin) / n
         job.draft.send_signal(number)
-        pause = longest_pause(turn)
+        pause, n_after = longest_pause(turn)
         _, err = turn.communicate(timeout=20 * SLOW)
         job.draft.send_signal(signal.SIGCONT)
         assert turn.returncode == 0, err
-        return pause, took
+        return (pause, took) if n_after > 20 else None
 
 
 @case
@@ -458,18 +469,18 @@ def a_dead_drafter_stalls_nothing():
     The machine has other work, too: the best of some turns counts."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         seen = []
-        while not any(pause < max(0.08, 16 * took) + 0.04 * SLOW for pause, took in seen):
+        while not any(pause < max(0.08, 16 * took) + 0.04 * SLOW for pause, took in filter(None, seen)):
             assert len(seen) < 5, (number, seen)
             seen.append(pause_after(number))
-        print(f"# signal {number}: " + ", ".join(f"{1e3 * p:.0f} ms ({1e3 * t:.1f} ms a round)" for p, t in seen))
+        found = filter(None, seen)
+        print(f"# signal {number}: " + ", ".join(f"{1e3 * p:.0f} ms ({1e3 * t:.1f} ms a round)" for p, t in found))
 
 
 # ---- kills ----
 
 def kill_in_a_turn(s, supervisor, want):
     """kill -9 of its worker: how long until another one has joined. The turn is whole."""
-    turn = s.start(*FIXED, tokens=TOKENS)
-    s.wait_running()
+    turn = s.start_running(*FIXED, tokens=TOKENS)
     real = [pid for pid, _ in children(supervisor)][0]
     begin = time.monotonic()
     os.kill(real, signal.SIGKILL)
@@ -565,8 +576,7 @@ def an_mpi_job_that_is_told_to_end():
     env = {"GRAFT_BIN": BUILD, "GRAFT_ADDRESS": control, "GRAFT_TARGET": TARGET, "GRAFT_DRAFT": DRAFT}
     with mpi_job([os.path.join(ROOT, "examples/mpirun.sh")], folder, control, **env) as (s, p):
         want = plain(s)
-        turn = s.start(*FIXED, tokens=TOKENS)
-        s.wait_running()
+        turn = s.start_running(*FIXED, tokens=TOKENS)
         p.send_signal(signal.SIGTERM)
         whole(turn, want)
         assert p.wait(timeout=30 * SLOW) == 0, s.log()

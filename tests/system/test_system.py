@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 
-from harness import (BUILD, DRAFT, GRAFT, HEAD, ROOT, SLOW, TARGET, Running, alive, case, generate, main, refused, run,
-                     wait_for)
+from harness import (BUILD, DRAFT, ENDLESS, GRAFT, HEAD, ROOT, SLOW, TARGET, Running, alive, case, generate, is_plain,
+                     main, refused, run, wait_for)
 from served import free_port
 from weights import with_other_tokenizer
 
 FIXED = ("--num-speculative-tokens", "7")  # drafts whatever it costs; `auto` may find that it does not pay
+WITH_TREE = "draft_tokens=[1-9]"
 
 
 # ---- texts ----
@@ -58,18 +59,27 @@ def trees_give_plain_text():
             assert (out["metrics"]["num_drafts"] > 0) == (n != "0")
 
 
+def drafted_in_time(*args):
+    """A run whose drafter was not late: a busy machine makes it late now and then."""
+    for _ in range(5):
+        out = generate("--draft", HEAD, *args)
+        # The last round may have room for the bonus token only.
+        if out["metrics"]["late_trees"] == 0 and out["metrics"]["root_only_rounds"] <= 1:
+            return out
+    raise AssertionError(out["metrics"])
+
+
 @case
 def head_gives_plain_text():
     for sampled in ((), ("--temperature", "1", "--seed", "5")):
         args = ("--max-tokens", "96", "--ignore-eos", *sampled)
         plain = generate(*args)
         for transport in ("shm", "tcp", "loop"):
-            out = generate("--draft", HEAD, "--transport", transport, "--num-speculative-tokens", "15", "--draft-depth",
-                           "6", "--draft-top-k", "6", *args)
+            out = drafted_in_time("--transport", transport, "--num-speculative-tokens", "15", "--draft-depth", "6",
+                                  "--draft-top-k", "6", *args)
             m = out["metrics"]
             assert out["token_ids"] == plain["token_ids"], transport
-            # The last round may have room for the bonus token only. Trees are late on a busy machine.
-            assert m["num_drafts"] + m["late_trees"] >= m["rounds"] - 1 and m["desyncs"] + m["fallbacks"] == 0, m
+            assert m["num_drafts"] >= m["rounds"] - 1 and m["desyncs"] + m["fallbacks"] == 0, m
             # 4.4 and 2.7 on 16 prompts; features that are not the true ones bring less than 2
             assert m["mean_acceptance_length"] > (2.2 if sampled else 3.5), m
         for ahead in ("on", "off"):
@@ -315,12 +325,13 @@ def prefill_share_reaches_the_target():
         for text, args, want in (("off", (), "0"), ("0.25", (), "0.25"), ("0.25", ("--prefill-share", "0.75"), "0.75")):
             with open(path, "w", encoding="utf-8") as f:
                 f.write(f"target:\n  prefill_share: {text}\n")
-            r = Running("--config", path, *args, tokens=400)
+            r = Running("--config", path, *args, tokens=ENDLESS, rounds=True)
             with open(f"/proc/{r.child('graft-target')}/cmdline", encoding="utf-8") as f:
                 argv = f.read().split("\0")
             assert argv[argv.index("--prefill-share") + 1] == want, argv
-            status, out, err = r.end()
-            assert status == 0 and len(json.loads(out)["token_ids"]) == 400, err
+            r.wait_rounds(20)
+            told, _ = r.interrupt()
+            is_plain(told[0]["token_ids"])
         with open(path, "w", encoding="utf-8") as f:
             f.write("target:\n  threads: 1\n  prefill_share: 1.0\n")
         done = run("run", "--config", path, "--model", TARGET, "--prompt", "x")
@@ -647,8 +658,8 @@ def port_in_use():
 @case
 def wrong_key_and_garbage_are_turned_away():
     port = free_port()
-    r = Running("--draft", DRAFT, "--control", f"127.0.0.1:{port}", tokens=1500)
-    r.wait_busy(r.child("graft-target"), 5)
+    r = Running("--draft", DRAFT, "--control", f"127.0.0.1:{port}", tokens=ENDLESS, rounds=True)
+    r.wait_rounds(1)
     with socket.create_connection(("127.0.0.1", port)) as s:
         s.sendall(b"\xff" * 64)
         s.settimeout(20 * SLOW)
@@ -660,8 +671,8 @@ def wrong_key_and_garbage_are_turned_away():
     stranger = subprocess.run([os.path.join(BUILD, "graft-draft"), "--model", DRAFT, "--join", f"127.0.0.1:{port}"],
                               capture_output=True, text=True, timeout=60 * SLOW, env=dict(os.environ, GRAFT_KEY="00" * 32))
     assert stranger.returncode == 1, stranger
-    status, out, err = r.end()
-    assert status == 0 and len(json.loads(out)["token_ids"]) == 1500, err
+    told, _ = r.interrupt()  # it was there all the while
+    is_plain(told[0]["token_ids"])
 
 
 # ---- signals ----
@@ -688,39 +699,36 @@ def killed_parent_takes_children_along():
 
 @case
 def killed_drafter_changes_nothing():
-    plain = json.loads(Running(tokens=2000).end()[1])["token_ids"]
     for transport in ("shm", "tcp"):
-        r = Running("--draft", DRAFT, "--transport", transport, *FIXED, tokens=2000, log="info")
+        r = Running("--draft", DRAFT, "--transport", transport, *FIXED, tokens=ENDLESS, log="info", rounds=True)
         pid = r.child("graft-draft")
-        wait_for(lambda r=r: "draft: info: data connection" in r.said())  # before it, it would be started again
-        r.wait_busy(pid, 10)
+        r.wait_said("draft: info: data connection")  # before it, it would be started again
+        r.wait_rounds(5, kind=WITH_TREE)
         os.kill(pid, signal.SIGKILL)
-        status, out, err = r.end()
-        assert status == 0, err
-        out = json.loads(out)
-        assert out["token_ids"] == plain, transport
-        assert out["metrics"]["fallbacks"] == 1 and out["metrics"]["num_drafts"] > 0, out["metrics"]
+        r.wait_said("killed by signal 9")
+        r.wait_rounds(50, after="[spec][fallback]")
+        told, err = r.interrupt()
+        is_plain(told[0]["token_ids"])
+        assert told[0]["metrics"]["num_drafts"] > 0, told[0]["metrics"]
         assert "killed by signal 9" in err and err.count("[spec][fallback]") == 1, err
 
 
 @case
 def killed_target_changes_nothing():
-    plain = json.loads(Running(tokens=1200).end()[1])["token_ids"]
-    r = Running("--draft", DRAFT, tokens=1200)
+    r = Running("--draft", DRAFT, tokens=ENDLESS, rounds=True)
     pid = r.child("graft-target")
-    r.wait_busy(pid, 15)
+    r.wait_rounds(50)
     os.kill(pid, signal.SIGKILL)
-    status, out, err = r.end()
-    assert status == 0, err
-    assert json.loads(out)["token_ids"] == plain
+    r.wait_rounds(50, after="re-opening it as epoch 2")
+    is_plain(r.interrupt()[0][0]["token_ids"])
 
 
 @case
 def drafter_killed_before_hello():
-    r = Running("--draft", DRAFT, tokens=400)
+    r = Running("--draft", DRAFT, tokens=ENDLESS, rounds=True)
     os.kill(r.child("graft-draft"), signal.SIGKILL)
-    status, out, err = r.end()
-    assert status == 0 and len(json.loads(out)["token_ids"]) == 400, err
+    r.wait_rounds(50, after="killed by signal 9")
+    is_plain(r.interrupt()[0][0]["token_ids"])
 
 
 @case
