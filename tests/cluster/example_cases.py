@@ -2,7 +2,7 @@
 import os
 import re
 
-from cluster import SRUN, TURN, Job, has, ids_of, job, path, plain, ranks, slurm
+from cluster import SRUN, TURN, Job, has, has_ended, ids_of, job, path, plain, ranks, slurm
 from harness import BUILD, DRAFT, GRAFT, ROOT, TARGET, case, wait_for
 
 EXAMPLES = os.path.join(ROOT, "examples/cluster")
@@ -18,7 +18,7 @@ def submit(name, out, *args, options=(), **env):
 
 
 def text_of_ended(number, out, seconds=60):
-    wait_for(lambda: number not in job("squeue", "-h", "-o", "%A").stdout.split(), seconds)
+    wait_for(lambda: has_ended(number), seconds)
     with open(out, encoding="utf-8") as f:
         return f.read()
 

@@ -5,12 +5,14 @@ import random
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 
 from cluster import (
-    LONG, PAIR, TURN, MPIRUN, SRUN, STATE, plain, plain_text, path, job, ids_of, has, ranks, Job, killed_worker, slurm,
-    ended_with_all_it_had, killed_drafter_rank, lines_are_whole_under, nothing_is_left, streams_in_time, went_on_without_drafter
+    LONG, PAIR, TURN, MPIRUN, N_MET, SRUN, STATE, plain, plain_text, path, job, ids_of, has, has_ended, ranks, Job,
+    Turns, killed_worker, slurm, ended_with_all_it_had, killed_drafter_rank, lines_are_whole_under, nothing_is_left,
+    streams_in_time, went_on_without_drafter, workers
 )
 from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, case, wait_for
 
@@ -111,14 +113,14 @@ def mpirun_killed_drafter_rank():
 @slurm
 def a_node_that_fails():
     """A node is down, and its rank, a drafter's, with it: the others of a step with --no-kill go on. [C11]"""
-    tokens, folder = 1500, path("node")
-    want = plain(tokens)
-    j = Job(*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *TURN, "--max-tokens", str(tokens))
+    folder, want = path("node"), plain(N_MET)
+    turns = Turns(folder)
+    j = Job(*SRUN, "-N3", "-n3", GRAFT, "launch", *PAIR, "--job-dir", folder, "--", *turns.command)
     j.wait_for("roles are up")
     node = ranks(j)[1][1]
     try:
         job("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-        went_on_without_drafter(j.end(), want, folder)
+        went_on_without_drafter(j, turns, want, folder)
     finally:
         job("scontrol", "update", f"nodename={node}", "state=resume")
     assert f"Node failure on {node}" in j.said(), j.said()
@@ -137,8 +139,11 @@ def srun_warned_in_a_turn():
     j = Job(*SRUN, "-N3", "-n3", "-J", "to-warn", GRAFT, "launch", *PAIR, "--job-dir", folder, "--",
             *(w for w in TURN if w != "--json"), "--max-tokens", "3000")
     wait_for(lambda: j.printed() or j.p.poll() is not None, 60)
+    target, = workers("graft-target", folder)
+    os.kill(target, signal.SIGSTOP)  # so that the turn is not over before the signal is sent
     assert job("scancel", "--signal=USR1", "-n", "to-warn").returncode == 0
     assert j.p.poll() is None and len(j.printed()) < len(want), "the turn was over"
+    os.kill(target, signal.SIGCONT)
     done = j.end()
     assert done.stdout.rstrip("\n") == want, (done.stdout[-300:], done.stderr[-2000:])
     has(done, "the job ended with status 0")
@@ -173,7 +178,7 @@ def requeued_job():
         job("scontrol", "requeue", number)
         job("scontrol", "update", f"jobid={number}", "StartTime=now")
     wait_for(lambda: os.path.exists(f"{folder}.up{n}"), 120)
-    wait_for(lambda: number not in job("squeue", "-h", "-o", "%A").stdout.split(), 60)
+    wait_for(lambda: has_ended(number), 60)
     with open(out, encoding="utf-8") as f:
         text = f.read()
     assert text.count("all 3 roles are up") == n + 1, text

@@ -324,18 +324,27 @@ def every_drafter_and_mode_over_the_wire():
     assert m["mean_acceptance_length"] > 1, m
 
 
+def kill_in_a_turn(want, name):
+    """A run of the pair, one of which is killed after some packets. What it said."""
+    def kill(p):
+        before = packets(0)
+        wait_for(lambda: packets(0) > before + 20 or p.poll() is not None, 120)
+        for pid in [pid for pid, cmd in children(p.pid) if cmd.endswith(name)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    out, err = graft_run(want["prompt_ids"], on_start=kill)
+    assert out["token_ids"] == want["greedy_ids"], (name, out)
+    return err
+
+
 @case
 def killed_workers_change_no_text():
-    want = PLAIN[2]
     for name in ("graft-draft", "graft-target"):
-        def kill(p, name=name):
-            before = packets(0)
-            wait_for(lambda: packets(0) > before + 20 or p.poll() is not None, 120)
-            os.kill(next(pid for pid, cmd in children(p.pid) if cmd.endswith(name)), signal.SIGKILL)
-
-        out, err = graft_run(want["prompt_ids"], on_start=kill)
-        assert out["token_ids"] == want["greedy_ids"], (name, out)
-        assert "worker was killed by signal 9" in err, err[-2000:]
+        said = []
+        while not any("worker was killed by signal 9" in x for x in said):  # it may have been over before the kill
+            assert len(said) < 3, (name, [x[-2000:] for x in said])
+            said.append(kill_in_a_turn(PLAIN[2], name))
 
 
 @case

@@ -7,6 +7,7 @@ usage: test_far_ranks.py BUILD_DIR SOURCE_ROOT      prints TAP"""
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,8 +17,9 @@ import sys
 import tempfile
 
 from far_group import Group, serving
-from harness import DRAFT, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from harness import DRAFT, ENDLESS, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, wait_for
 from served import Folder, free_port
+from stream import closed, running_again
 
 TP4 = ("--geometry", "test-64", "--max-model-len", "1024")
 TOKENS = ("--max-tokens", "60")
@@ -52,11 +54,13 @@ def a_killed_process_ends_the_group_which_meets_again():
                 assert "rank 1 of 2 on host " in g.said(0) and " is gone: the tensor-parallel group ends" in g.said(0)
             wait_for(lambda: g.said(0).count("have met") == (2 if which == 1 else 3))
             assert s.generate(*TOKENS)["token_ids"] == want
-        r = s.start(tokens=700)
+        turn = s.start(tokens=ENDLESS)
         s.wait_running()
-        os.kill(g.worker(1), signal.SIGKILL)  # in a pass
-        out, err = r.communicate(timeout=60 * SLOW)
-        assert r.returncode == 0 and '"reopens":1' in out.replace(" ", ""), err
+        worker = g.worker(1)
+        assert worker, g.said(1)
+        os.kill(worker, signal.SIGKILL)  # in a pass
+        running_again(s.sessions)
+        assert closed(s, turn)["metrics"]["reopens"] == 1
 
 
 @case
@@ -158,6 +162,13 @@ def end_of(ranks, said):
     return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
 
 
+def asked(said, *words):
+    """What a client of the job's orchestrator prints."""
+    port = re.search(r"orchestrator at port (\d+)", said(0)).group(1)
+    return subprocess.run([GRAFT, *words], env=dict(os.environ, GRAFT_KEY="ab" * 32, GRAFT_CONNECT=f"127.0.0.1:{port}"),
+                          capture_output=True, text=True, timeout=60 * SLOW, check=True).stdout
+
+
 def busy(pid):
     """CPU time of a process, in ticks."""
     with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
@@ -180,16 +191,23 @@ def a_job_has_a_target_of_two_ranks():
 
 @case
 def a_plan_says_so_too_and_a_killed_worker_comes_back():
-    """The text goes on, at the port that the group has had before."""
+    """The text goes on, at the port that the group has had before, until it is closed."""
+    want = generate("--prompt", "def fibonacci(n):", *TOKENS, "--ignore-eos")["token_ids"]
     plan = f"targets:\n- {{tp: 2, hosts: {socket.gethostname()}}}\n"
-    with job(3, plan=plan, command=(*TURN, "--max-tokens", "700")) as (ranks, said):
+    until_closed = ("sh", "-c", '"$@"; test $? = 1', "sh", *TURN, "--max-tokens", str(ENDLESS))
+    with job(3, plan=plan, command=until_closed) as (ranks, said):
+        def sessions():
+            return json.loads(asked(said, "session", "list", "--json"))["sessions"]
         wait_for(lambda: "all 3 roles are up" in said(0), 60)
         (pid, _), = children(children(ranks[2].pid)[0][0])
         begin = busy(pid)
         wait_for(lambda: busy(pid) >= begin + 20)  # rounds go on
         os.kill(pid, signal.SIGKILL)
+        running_again(sessions)
+        asked(said, "session", "close", sessions()[0]["id"])
         out = end_of(ranks, said)
-        assert len(out["token_ids"]) == 700 and out["metrics"]["reopens"] == 1, out["metrics"]
+        assert out["finish_reason"] == "closed" and out["metrics"]["reopens"] == 1, out["metrics"]
+        assert out["token_ids"][:len(want)] == want, out["token_ids"][:len(want)]
         assert said(1).count("have met") == 2, said(1)
 
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from harness import BUILD, HEAD, TARGET, case, generate, main, refused, run
+from harness import BUILD, ENDLESS, HEAD, TARGET, case, generate, main, refused, run, wait_for
 from served import Serve, worker
 
 TREE = ("--draft", HEAD, "--num-speculative-tokens", "15", "--draft-depth", "6", "--draft-top-k", "6", "--max-tokens",
@@ -59,8 +59,13 @@ def workers_that_differ_are_refused():
         with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, "--head", HEAD) as t:
             with worker("graft-draft", s.folder, s.address, "--target", TARGET, *options, model=HEAD) as d:
                 s.wait("--draft", HEAD)
+                turn = s.start(tokens=ENDLESS)  # not over before the two have met
+                wait_for(lambda: "[fallback]" in s.log())  # whoever refuses the other says so first
                 out = s.generate("--max-tokens", "20")
                 assert len(out["token_ids"]) == 20 and out["metrics"]["num_drafts"] == 0, out["metrics"]
+                assert all(x["num_drafts"] == 0 for x in s.sessions()), s.sessions()
+                turn.kill()
+                turn.communicate()
                 d.kill()
                 t.kill()
                 lines = (d.stderr.read() + t.stderr.read()).splitlines()

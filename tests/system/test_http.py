@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 
-from harness import DRAFT, SLOW, TARGET, Skip, case, main, run, wait_for
+from harness import DRAFT, ENDLESS, SLOW, TARGET, Skip, case, main, run, wait_for
 from endpoint import PROMPT, Endpoint
 from served import Serve, worker
 
@@ -226,7 +226,7 @@ def clients_that_go_away_leave_nothing():
             wait_for(lambda: s.sessions() == before)
         m = s.metrics()
         ended = sum(v for k, v in m.items() if k.startswith("graft_request_success_total"))
-        assert ended == m["graft_requests_total"] >= 12, (N_LEAVER, m)  # some are gone before they are read
+        assert ended == m["graft_requests_total"] >= 1, (N_LEAVER, m)  # any of them may be gone before it is read
         s.complete()
 
 
@@ -254,7 +254,7 @@ def requests_wait_in_a_bounded_queue():
         assert refused.stdout == "" and "answer 4 of 4 is refused" in refused.stderr, refused
         wait_for(lambda: not s.sessions())  # a slot is free when its session is gone
         assert len(s.complete(n=3, temperature=1)["choices"]) == 3
-        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True))
+        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True, max_tokens=ENDLESS))
         stack.callback(running.close)
         first_event(r)
         late = s.post("/v1/completions", dict(LONG, timeout=.005), status=408)["error"]
@@ -269,11 +269,12 @@ def requests_wait_in_a_bounded_queue():
         assert s.ask("GET", "/health")[0] == 200 and len(s.sessions()) == 3
         running.close()
         assert [w.result(60 * SLOW)["choices"][0]["text"] for w in waiting] == [want, want]
-        c, r = s.open("POST", "/v1/completions", dict(LONG, stream=True, timeout=.3))
+        wait_for(lambda: not s.sessions())  # its time is for its text, not for the slot
+        c, r = s.open("POST", "/v1/completions", dict(LONG, stream=True, max_tokens=ENDLESS, timeout=2 * SLOW))
         with contextlib.closing(c):
             text = r.read().decode()
         error = json.loads(text.split("data: ")[-1])["error"] if "error" in text else None
-        assert error and "0.3 s" in error["message"] and "waiting" not in error["message"], text[-300:]
+        assert error and f"{2 * SLOW:g} s" in error["message"] and "waiting" not in error["message"], text[-300:]
         wait_for(s.is_quiet)
 
 
@@ -414,11 +415,14 @@ def a_signal_lets_streams_end():
         t = threading.Thread(target=lambda: out.append(s.stream("/v1/completions", prompt=PROMPT, max_tokens=3000,
                                                                 temperature=0, ignore_eos=True)))
         t.start()
-        wait_for(lambda: s.metrics()["graft_num_requests_running"] == 1)
+        wait_for(lambda: s.metrics()["graft_generation_tokens_total"] > 0)
+        target = s.child("graft-target")
+        os.kill(target, signal.SIGSTOP)  # so that the stream is not over before others were refused
         s.p.send_signal(signal.SIGTERM)
         wait_for(lambda: s.ask("GET", "/health")[0] == 503)
         status, answer, r = s.ask("POST", "/v1/completions", {"prompt": PROMPT})
         assert status == 503 and r.getheader("Retry-After") == "1", (status, answer)
+        os.kill(target, signal.SIGCONT)
         t.join(60 * SLOW)
         assert out and out[0][-1]["choices"][0]["finish_reason"] == "length", out[0][-1:]
         assert s.p.wait(30 * SLOW) == 0
@@ -444,7 +448,7 @@ def an_answer_that_has_ended_is_sent_whole():
         body = {"prompt": PROMPT, "n": 8, "max_tokens": 100, "temperature": 1, "logprobs": 5, "ignore_eos": True}
         t = threading.Thread(target=read_slowly, args=(s, body, out))
         t.start()
-        wait_for(lambda: s.metrics()["graft_num_requests_running"] > 0)
+        wait_for(lambda: s.metrics()["graft_requests_total"] == 8)  # all of its turns have begun
         s.p.send_signal(signal.SIGTERM)
         t.join(120 * SLOW)
         head, _, text = b"".join(out).partition(b"\r\n\r\n")

@@ -4,7 +4,6 @@ same ids as of that text. Skipped where tests/chat/test_templates.py is: its tem
 
 usage: test_http_chat.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
-import json
 import os
 import shutil
 import sys

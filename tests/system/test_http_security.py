@@ -17,7 +17,7 @@ import subprocess
 import threading
 import time
 
-from harness import GRAFT, ROOT, SLOW, TARGET, Background, case, main, run, wait_for
+from harness import ENDLESS, GRAFT, ROOT, SLOW, TARGET, Background, case, main, wait_for
 from endpoint import PROMPT, Endpoint, read_all
 from served import Folder
 
@@ -162,25 +162,26 @@ def keys_take_turns_in_the_queue():
     """One slot, which is taken; then one key has five requests there, and after them another has two."""
     folder = Folder()
     keys = write(folder, "keys", f"{ALICE} alice\n{BOB} bob\n")
-    served = []
+    served, streams = [], {}
     with Endpoint("--api-key-file", keys, "--sessions", "1", folder=folder, key=ALICE, draft=False) as s, \
             contextlib.ExitStack() as stack:
         def ask(key):
-            s.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 60, "temperature": 0, "ignore_eos": True},
-                   headers={"Authorization": f"Bearer {key}"})
+            body = {"prompt": PROMPT, "max_tokens": ENDLESS, "ignore_eos": True, "stream": True}
+            c, r = s.open("POST", "/v1/completions", body, headers={"Authorization": f"Bearer {key}"})
+            stack.callback(c.close)
+            streams[r.getheader("X-Graft-Session")] = (key, c)
+
+        def runs():
+            return [x["id"] for x in s.sessions() if x["state"] == "running" and x["id"] in streams]
+        for n, key in enumerate(6 * [ALICE] + 2 * [BOB]):
+            ask(key)
+            wait_for(lambda n=n: s.metrics()["graft_num_requests_waiting"] == n and runs())
+        while streams:
+            wait_for(runs)
+            key, c = streams.pop(runs()[0])
             served.append(key)
-        running, r = s.open("POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True})
-        stack.callback(running.close)
-        assert r.readline().startswith(b"data: ")
-        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(7))
-        asked = []
-        for n, key in enumerate(5 * [ALICE] + 2 * [BOB], 1):
-            asked.append(pool.submit(ask, key))
-            wait_for(lambda n=n: s.metrics()["graft_num_requests_waiting"] == n)
-        running.close()
-        for a in asked:
-            a.result(60 * SLOW)
-        assert len(served) == 7 and served[:4].count(BOB) == 2, [k.split("-")[1] for k in served]
+            c.close()
+        assert served[0] == ALICE and served[1:5].count(BOB) == 2, [k.split("-")[1] for k in served]
 
 
 @case
@@ -280,7 +281,7 @@ def streams_come_through_tls():
         assert s.ask("GET", "/version")[0] == 200
         s.tls = mine
         # who goes away is noticed, in the queue, in mid-stream and before the first byte
-        body = {"prompt": PROMPT, "max_tokens": 3000, "temperature": 0, "ignore_eos": True}
+        body = {"prompt": PROMPT, "max_tokens": ENDLESS, "temperature": 0, "ignore_eos": True}
         for stream in (True, False):
             c = s.connect()
             c.request("POST", "/v1/completions", json.dumps(dict(body, stream=stream)),
@@ -410,7 +411,7 @@ def beyond_the_limit_idle_connections_make_room():
         s.complete()
         streams = []
         for _ in range(6):
-            body = {"prompt": PROMPT, "max_tokens": 2500, "ignore_eos": True, "stream": True}
+            body = {"prompt": PROMPT, "max_tokens": ENDLESS, "ignore_eos": True, "stream": True}
             c, r = s.open("POST", "/v1/completions", body)
             stack.callback(c.close)
             assert r.status == 200, r.status

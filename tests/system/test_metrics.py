@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from harness import DRAFT, ROOT, SLOW, TARGET, Skip, case, main, wait_for
+from harness import DRAFT, ENDLESS, ROOT, SLOW, TARGET, Skip, case, main, wait_for
 from endpoint import PROMPT, Endpoint
 from served import worker
 
@@ -64,17 +64,26 @@ def pages():
         return [*texts, (text_of(s), 2)]
 
 
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @case
 def a_scrape_is_quick_and_tells_no_secret():
     with Endpoint() as s:
         s.complete(user=SECRET)
-        times = []
+        times, before = [], cpu_seconds(s.p.pid)
         for _ in range(30):
             begin = time.monotonic()
             text = text_of(s)
             times.append(time.monotonic() - begin)
-        print(f"# a scrape: {statistics.median(times) * 1e3:.1f} ms, {len(text)} bytes")
-        assert statistics.median(times) < .05 * SLOW, times
+        cost = (cpu_seconds(s.p.pid) - before) / len(times)
+        print(f"# a scrape: {statistics.median(times) * 1e3:.1f} ms, {cost * 1e3:.1f} ms of CPU time, "
+              f"{len(text)} bytes")
+        # The machine's other work keeps any of them waiting, but not all.
+        assert min(times) < .05 * SLOW and cost < .02 * SLOW, (times, cost)
     for text, _ in [(text, 1), *pages()]:
         values = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")]
         assert SECRET not in text and values and all(math.isfinite(v) for v in values), text
@@ -153,7 +162,7 @@ def every_request_ends_in_one_count():
         s.post("/v1/completions", dict(LONG, prompt="x" * 400000), status=400)
         s.ask("POST", "/v1/completions", raw=b"{}", headers={"Content-Type": "text/plain"})
         settled(s, {"length": 1, "stop": 1}, {"200": 2, "400": 2, "404": 1, "415": 1})
-        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True))
+        running, r = s.open("POST", "/v1/completions", dict(LONG, stream=True, max_tokens=ENDLESS))
         with contextlib.closing(running):
             assert r.readline().startswith(b"data: ")
             s.post("/v1/completions", dict(LONG, timeout=.2), status=408)
@@ -255,6 +264,12 @@ def an_error_is_one_too():
         settled(s, {"unserved": 1}, {"503": 1})
 
 
+def text_of_line(line):
+    """Of a stream that goes on."""
+    assert line in (b"\n", b": ping\n") or line.startswith(b"data: {"), line
+    return json.loads(line[6:])["choices"][0]["text"] if line.startswith(b"data: ") else ""
+
+
 @case
 def every_failure_has_a_count_and_a_line():
     """A drafter, then a target is killed in mid-stream: docs/metrics.md has these lines."""
@@ -265,21 +280,22 @@ def every_failure_has_a_count_and_a_line():
         s.wait()
         draft = start("graft-draft", model=DRAFT)
         s.wait("--draft", DRAFT)
-        body = dict(LONG, max_tokens=700)
-        want = s.complete(**body)["choices"][0]["text"]
         got = s.metrics()
         assert got['graft_workers{role="target",state="serving"}'] == got['graft_workers{role="draft",state="serving"}'] == 1
-        c, r = s.open("POST", "/v1/completions", dict(body, stream=True, num_speculative_tokens=4))
+        c, r = s.open("POST", "/v1/completions", dict(LONG, max_tokens=ENDLESS, stream=True, num_speculative_tokens=4))
         with contextlib.closing(c):
-            head = r.readline()
+            text = text_of_line(r.readline())
             draft.send_signal(signal.SIGKILL)
             wait_for(lambda: s.metrics()['graft_workers_lost_total{role="draft"}'] == 1)
             target.send_signal(signal.SIGKILL)
             wait_for(lambda: s.metrics()['graft_workers_lost_total{role="target"}'] == 1)
             start("graft-target", model=TARGET)
-            events = (head + r.read()).decode().split("\n\n")
-        text = "".join(json.loads(e.split("data: ", 1)[1])["choices"][0]["text"] for e in events if "{" in e)
-        assert text == want, (len(text), len(want))
+            wait_for(lambda: any(x["state"] == "running" and x["epoch"] == 2 for x in s.sessions()))
+            n = s.sessions()[0]["tokens"]  # those that it had when the target was lost are among them
+            want = s.complete(**dict(LONG, max_tokens=n + 50))["choices"][0]["text"]
+            while len(text) < len(want):
+                text += text_of_line(r.readline())
+        assert text.startswith(want), (len(text), len(want))
         m = s.metrics()
         assert m["graft_reopens_total"] == 1 and m['graft_fallbacks_total{by="orchestrator"}'] == 1, m
         assert m['graft_workers_joined_total{role="target"}'] == 2, m

@@ -141,9 +141,10 @@ def bad_drafters_change_nothing():
                     out = json.loads(done.stdout)
                     assert out["token_ids"] == want["token_ids"], name
                     assert out["metrics"]["num_accepted_tokens"] == 0, out["metrics"]
-                    assert out["metrics"]["fallbacks"] >= 1, out["metrics"]
+                    n = out["metrics"]["fallbacks"]
+                    assert n >= 1 or not how, out["metrics"]  # nobody waits long for trees whose number finds itself
                     lines = [x for x in done.stderr.splitlines() if "[spec][fallback]" in x and "NaN" in x]
-                    assert len(lines) == len(str(out["metrics"]["fallbacks"])), done.stderr  # the 1st, 10th, ... time
+                    assert len(lines) == (len(str(n)) if n else 0), done.stderr  # the 1st, 10th, ... time
 
 
 sys.exit(main())

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from endpoint import PROMPT, Endpoint
-from harness import SLOW, TARGET, Skip, case, main, wait_for
+from harness import ENDLESS, SLOW, TARGET, Skip, case, main, wait_for
 from served import Folder, worker
 
 CLIENTS = os.environ.get("GRAFT_TEST_CLIENTS", os.path.expanduser("~/.cache/graft/clients"))
@@ -166,24 +166,29 @@ def a_killed_target_leaves_a_whole_answer_or_an_error():
     """Whole where another target takes over; an error, and no reason to think that it is whole, where none does."""
     with asked(draft=False) as (s, client):
         want = s.complete(max_tokens=MANY, ignore_eos=True)["choices"][0]["text"]
-        got = Taken(client, MANY).take(20)
-        os.kill(s.child("graft-target"), signal.SIGKILL)
-        assert got.take().error is None and got.text() == want and got.reason == "length", (got.error, len(got.text()))
+        for _ in range(3):  # where it was over before the kill, the next one may be met in its midst
+            got = Taken(client, MANY).take(20)
+            os.kill(s.child("graft-target"), signal.SIGKILL)
+            assert got.take().error is None and got.reason == "length", (got.error, got.reason)
+            assert got.text() == want, len(got.text())
+            if s.metrics()["graft_reopens_total"]:
+                break
+            wait_for(s.is_ready)
         assert s.metrics()["graft_reopens_total"] == 1
     with asked("--model", TARGET, "--queue-timeout", "1", spawn=False) as (s, client):
         with worker("graft-target", s.folder, s.address) as target:
-            got = Taken(client, MANY).take(20)
+            got = Taken(client, ENDLESS).take(20)
             target.send_signal(signal.SIGKILL)
             error = got.take().error
         assert error is not None and got.reason is None, (error, got.reason)
-        assert "target" in error.message and want.startswith(got.text()) and len(got.text()) < len(want), error
+        assert "target" in error.message and got.text()[:len(want)] == want[:len(got.text())], error
         wait_for(s.is_quiet)
 
 
 @case
 def a_killed_server_leaves_an_error():
     with asked(draft=False) as (s, client):
-        got = Taken(client, MANY).take(20)
+        got = Taken(client, ENDLESS).take(20)
         s.p.kill()
         assert isinstance(got.take().error, openai.APIConnectionError) and got.reason is None, (got.error, got.reason)
         s.p.wait()

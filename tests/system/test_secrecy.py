@@ -90,17 +90,35 @@ def required_refuses_an_end_that_says_off():
             assert done.returncode == 0, done.stderr
 
 
+class Altered:
+    """What comes, but for the last byte of a record, which is its seal's: however the bytes come in pieces."""
+    N_BEFORE, HEADER, RECORD = 2, 24, 5  # HELLO and its proof; bytes before the first record; which one is altered
+
+    def __init__(self):
+        self.seen = b""
+
+    def last_byte(self):
+        """Where it is, or a place beyond what has come so far."""
+        at = 0
+        for i in range(self.N_BEFORE + self.RECORD):
+            at += self.HEADER if i == self.N_BEFORE else 0
+            if at + 4 > len(self.seen):
+                break
+            at += 4 + struct.unpack_from("<I", self.seen, at)[0]
+        else:
+            return at - 1
+        return len(self.seen)
+
+    def __call__(self, data):
+        begin, self.seen = len(self.seen), self.seen + data
+        at = self.last_byte() - begin
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:] if 0 <= at < len(data) else data
+
+
 @case
 def an_altered_record_ends_that_link_alone():
-    """A record's last byte, which is its seal's: that of what comes at once with byte 1100, after HELLO and its proof."""
-    state = {"at": 0}
-
-    def change(data):
-        begin, state["at"] = state["at"], state["at"] + len(data)
-        return data[:-1] + bytes([data[-1] ^ 1]) if begin <= 1100 < state["at"] else data
-
     with Serve(draft=False) as s:
-        with Forwarder(s.address, change) as f:
+        with Forwarder(s.address, Altered()) as f:
             done = ask(s, f, n=64)
             cut = json.loads(done.stdout)
             assert done.returncode == 1 and cut["finish_reason"] == "error", done

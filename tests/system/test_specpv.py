@@ -14,13 +14,12 @@ import contextlib
 import json
 import os
 import re
-import signal
 import sys
 import tempfile
 
-from harness import DRAFT, HEAD, ROOT, TARGET, case, generate, main, refused, run, wait_for
+from harness import DRAFT, ENDLESS, HEAD, ROOT, TARGET, case, generate, main, refused, run, wait_for
 from served import FIXED, UNKNOWN, Folder, Serve, one_line, worker
-from stream import Stream
+from stream import Stream, killed
 
 LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 N_TOKEN = 160
@@ -159,7 +158,7 @@ def ends_in_provisional_text():
             assert out["token_ids"] == want["token_ids"] and out["text"] == want["text"], stop
             assert out["finish_reason"] == "stop"
         for leave in ("close", "kill"):
-            p = s.start(*ask, tokens=2000)
+            p = s.start(*ask, tokens=ENDLESS)
             name = session_with_provisional_tokens(s)["id"]
             if leave == "close":
                 s.graft("session", "close", name)
@@ -210,12 +209,8 @@ def workers_killed_in_the_middle():
     for method, transport, name in ways if LONG else ways[1:7:5] + ways[4:5]:
         args = ("--specpv", "exact", "--transport", transport, *SMALL, *METHODS[method], "--prompt-file", PROMPTS[1],
                 "--max-tokens", n, "--round-deadline-ms", "200")
-        with Stream(*args) as r:
-            assert r.until(lambda r: len(r.rounds) >= 12), r.lines[-3:]
-            os.kill(r.child("graft-" + name), signal.SIGKILL)
-            assert r.finish() == 0, r.lines[-3:]
-            assert r.text == base.text, (method, transport, name)
-            assert r.said(b"was killed by signal 9"), r.lines
+        r, _, _ = killed(args, 12, "graft-" + name)
+        assert r.text == base.text, (method, transport, name)
 
 
 @case

@@ -312,7 +312,12 @@ def what_was_synced_is_enough_to_start_from():
         s.wait()
         ask(s, f"{99:032x}", PROMPTS[0], 10 * TOKENS)  # over, and told to be
         threads = ask_all(s, 6, 15 * TOKENS)
-        wait_for(lambda: len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5]) == 6)
+
+        def all_have_begun():
+            n_ended = sum(v for k, v in s.metrics().items() if k.startswith("graft_request_success_total"))
+            n_running = len([x for x in s.sessions() if x["state"] == "running" and x["rounds"] > 5])
+            return n_ended - 1 + n_running == 6  # in this order: none is counted twice
+        wait_for(all_have_begun)
         s.p.kill()
         s.p.wait()
         for t in threads:
