@@ -43,7 +43,7 @@ def predict(build, column, variants):
 
 def print_row(machine, sessions, mode, predicted, row, column, acceptance, kind):
     error = 100.0 * (predicted[0] / row[column] - 1.0)
-    shown = f"{predicted[1]:.2f} | {row.get(acceptance)}" if mode == "trees" else " | "
+    shown = f"{predicted[1]:.2f} | {row.get(acceptance) or ''}" if mode == "trees" else " | "
     print(f"| {machine} | {sessions} | {mode} | {predicted[0]:.0f} | {row[column]:.0f} | {error:+.1f} | {shown} | {kind} |", flush=True)
     return abs(error)
 
@@ -78,7 +78,7 @@ def of_sweep(build, sweep, label="", fits=(), gpu="H100", costs=None):
         mode = "plain" if row["mode"] == "plain" else "trees"
         place = [] if drafters else ["--one-device"]
         run = ["--costs", costs[row["tp"]], *TEXTS, "--fleets", f"{targets}+{drafters or targets}", *place, "--sessions",
-               str(row["sessions"]), "--slots", "192", "--modes", mode, "--max-tokens", "128", "--warm-groups", "1", "--groups", "1"]
+               str(row["sessions"]), "--slots", "256", "--modes", mode, "--max-tokens", "128", "--warm-groups", "1", "--groups", "1"]
         whole = row["note"] is not None and "all time" in row["note"]
         predicted = predict(build, "tok/s" if whole else "decode tok/s", [[*run, "--prompt-tokens", str(n)] for n in PROMPT_TOKENS])
         kind = "fit" if (row["sessions"], mode) in fits else ""

@@ -245,7 +245,8 @@ static void bench_rows(struct stage *s, struct gr_table *t, const char *what, co
                                 .device_ms = time_device(s),
                                 .bytes = (double)s->weight_bytes + kv_bytes,
                                 .flops = s->flops_per_row * rows->value[i] +
-                                         attention_flops(s, s->n_context + 0.5 * rows->value[i], rows->value[i])});
+                                         attention_flops(s, s->n_context + 0.5 * GR_MIN(rows->value[i], N_TREE_MAX),
+                                                         rows->value[i])});
     }
 }
 
@@ -487,12 +488,18 @@ static enum gr_status open_group(struct stage *s, const struct stage_options *o,
     return gr_rank_group_open(&o->ranks, &hf, c, &s->group);
 }
 
+/* Kernels are chosen by the room that there is for trees: no more than the rows that are measured. */
+static int n_seq_of(const struct stage *s)
+{
+    return (s->n_row_max + N_TREE_MAX - 1) / N_TREE_MAX;
+}
+
 /* Fields that the configuration of a target and that of a head have in common. */
 #define CONFIG_OF_BOTH(s, o, n_block)                                                                            \
     .isa = (o)->isa, .n_thread = (o)->n_thread, .n_ctx_max = (s)->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, \
-    .n_out_max = (s)->n_row_max, .n_pool_block = (n_block), .n_scratch_block = N_SEQ_MAX * N_SCRATCH,            \
+    .n_out_max = (s)->n_row_max, .n_pool_block = (n_block), .n_scratch_block = n_seq_of(s) * N_SCRATCH,          \
     .geometry = (o)->geometry, .geometry_positions = (o)->n_folder_pos > 0, .tuned = (o)->tuned,                 \
-    .n_seq_max = ((s)->n_row_max + N_TREE_MAX - 1) / N_TREE_MAX
+    .n_seq_max = n_seq_of(s)
 
 static enum gr_status create_target(struct stage *s, const struct stage_options *o)
 {

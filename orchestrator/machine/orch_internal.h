@@ -198,7 +198,7 @@ struct worker {
     bool let_go;  /* it was told to end */
     bool drained; /* its operator wants it empty: no session begins with it, idle ones leave it, turns end with it */
     int seat;     /* orch_seats.c; -1: it has none */
-    bool told_useless; /* a drafter: it was warned of that no target is here for it */
+    bool told_useless; /* a drafter: the log has told that none of the targets is for it */
     struct gr_worker_info info;
     struct worker_load load;
     struct gr_worker_rounds rounds;    /* orch_count.c */
@@ -484,8 +484,8 @@ bool orch_has_drafter(const struct gr_orch *o, const struct session *s, int targ
 uint32_t orch_longest_context(const struct gr_orch *o, uint64_t model, uint64_t tokenizer);
 /* May this drafter draft for this target, by what both say of themselves? The data path knows the rest. */
 bool orch_drafts_for(const struct gr_worker_info *drafter, const struct gr_worker_info *target);
-#define GR_MISFIT_BYTES 160
-/* Why it may not: the line's end, which begins with the target. */
+#define GR_MISFIT_BYTES 120
+/* Why it may not, as the end of a line that has just named the target. */
 void orch_misfit(const struct gr_worker_info *drafter, const struct gr_worker_info *target, char why[GR_MISFIT_BYTES]);
 /* One of the drafters that are there, if none of them fits its target, whatever was tried; -1. */
 int orch_useless_drafter(const struct gr_orch *o, const struct session *s);

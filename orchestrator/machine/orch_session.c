@@ -245,8 +245,9 @@ void orch_attach(struct gr_orch *o, struct session *s)
     } else if (useless >= 0) {
         char text[GR_MSG_TEXT_MAX], why[GR_MISFIT_BYTES];
         orch_misfit(&o->worker[useless].info, &o->worker[s->at.target].info, why);
-        snprintf(text, sizeof(text), "none of the draft workers that are here is for its model; target worker %d: %s",
-                 s->at.target + 1, why);
+        snprintf(text, sizeof(text),
+                 "none of the draft workers that are here is for its model; draft worker %d and target worker %d: %s",
+                 useless + 1, s->at.target + 1, why);
         orch_with_broke(s, text);
     }
 }

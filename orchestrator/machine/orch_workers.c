@@ -30,8 +30,8 @@ static int useless_with(const struct gr_orch *o, const struct gr_worker_info *dr
 static void check_drafter(struct gr_orch *o, uint32_t worker)
 {
     const struct gr_worker_info *d = &o->worker[worker].info;
-    const int target = useless_with(o, d);
-    if (target >= 0 && !o->worker[worker].told_useless) {
+    const int target = o->worker[worker].told_useless ? -1 : useless_with(o, d);
+    if (target >= 0) {
         char why[GR_MISFIT_BYTES];
         orch_misfit(d, &o->worker[target].info, why);
         log_warn("draft worker %u (host %s, model `%s') is for none of the targets that are here; target worker %d: %s",
@@ -40,7 +40,8 @@ static void check_drafter(struct gr_orch *o, uint32_t worker)
     }
 }
 
-/* Whichever of the two came first: each drafter is told of once, since of several models one's target comes later. */
+/* Whichever of the two came first. Each drafter is told of once: where a fleet has several models, more targets of
+ * others may join before its own does. */
 static void check_drafters(struct gr_orch *o)
 {
     for (int i = 0; i < o->n_worker_max; i++) {

@@ -278,7 +278,8 @@ static void decide(struct gr_target *t, struct session *s, enum gr_finish finish
 #define PRICES_FIRST 8  /* the first round without trees that looks: the probe after it is drafted by these prices */
 
 /* Prices are looked at after a prompt, which has taught what its context costs, when more or fewer sessions share the
- * pass, and every few rounds of a kind: the count of the other kind stands meanwhile. */
+ * pass, and every few rounds. These are counted by rounds with a tree after a round that had one, else by those
+ * without: the other count does not move, and where it happened to stand it would make every round due. */
 static bool prices_are_due(const struct gr_target *t, struct session *s, bool prefill)
 {
     const struct gr_spec_econ *e = target_econ(s);

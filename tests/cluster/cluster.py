@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from harness import CASES, DRAFT, GRAFT, SLOW, TARGET, generate, main, wait_for
+from harness import AFTER_FAILURE, CASES, DRAFT, GRAFT, SLOW, TARGET, generate, main, wait_for
 
 LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -225,6 +225,7 @@ class Turns:
             pass
         self.command = ("sh", "-c", f'while [ -e {self.stays} ]; do "$@" || exit; done', "sh", GRAFT, *TURN[1:],
                         "--max-tokens", str(N_MET), *how)
+        AFTER_FAILURE.append(self.end)
 
     def end(self):
         os.remove(self.stays)

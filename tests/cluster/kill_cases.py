@@ -29,7 +29,8 @@ class Served:
         self.env = {"GRAFT_KEY": KEY, "GRAFT_CONNECT": f"127.0.0.1:{port}"}
 
     def sessions(self):
-        return json.loads(job(GRAFT, "session", "list", "--json", **self.env).stdout or '{"sessions": []}')["sessions"]
+        done = job(GRAFT, "session", "list", "--json", **self.env)
+        return json.loads(done.stdout)["sessions"] if done.returncode == 0 else []
 
     def clients(self, *how, tokens):
         command = [word for word in TURN[1:] if word != "--json"]
@@ -44,7 +45,9 @@ class Served:
 
     def closed(self, clients):
         """What there is of such turns, all of it plain's."""
-        for x in self.sessions():
+        there = self.sessions()
+        assert len(there) == len(clients), there
+        for x in there:
             assert job(GRAFT, "session", "close", x["id"], **self.env).returncode == 0, x
         answers = [json.loads(c.end().stdout) for c in clients]
         want = plain(max(len(x["token_ids"]) for x in answers))
@@ -80,7 +83,8 @@ def killed_drafter(served):
     victim, = workers("graft-draft", served.folder)
     look = served.killed(victim, [victim])
     begin = {x["id"]: x["tokens"] for x in served.sessions()}
-    wait_for(lambda: all(x["tokens"] > begin[x["id"]] + 30 for x in served.sessions()))
+    assert len(begin) == N_CLIENT, begin
+    wait_for(lambda: sum(x["tokens"] > begin[x["id"]] + 30 for x in served.sessions()) == N_CLIENT)
     served.closed(clients)
     wait_for(lambda: workers("graft-draft", served.folder))
     look()

@@ -141,9 +141,11 @@ def srun_warned_in_a_turn():
     wait_for(lambda: j.printed() or j.p.poll() is not None, 60)
     target, = workers("graft-target", folder)
     os.kill(target, signal.SIGSTOP)  # so that the turn is not over before the signal is sent
-    assert job("scancel", "--signal=USR1", "-n", "to-warn").returncode == 0
-    assert j.p.poll() is None and len(j.printed()) < len(want), "the turn was over"
-    os.kill(target, signal.SIGCONT)
+    try:
+        assert job("scancel", "--signal=USR1", "-n", "to-warn").returncode == 0
+        assert j.p.poll() is None and len(j.printed()) < len(want), "the turn was over"
+    finally:
+        os.kill(target, signal.SIGCONT)
     done = j.end()
     assert done.stdout.rstrip("\n") == want, (done.stdout[-300:], done.stderr[-2000:])
     has(done, "the job ended with status 0")

@@ -364,7 +364,7 @@ def what_rank_0_has_left_is_written_again():
 
 @case
 def grace_bounds_an_orchestrator_that_hangs():
-    """It is stopped: its turns would never be through."""
+    """It is stopped: its turns would never be through. The default would be 25 s."""
     grace = 6
     port = free_port()
     ranks = [rank_here(port, r, "--grace", str(grace), command=("sh", "-c", "echo up; exec sleep 600")) for r in range(3)]
@@ -375,7 +375,7 @@ def grace_bounds_an_orchestrator_that_hangs():
     ranks[0].send_signal(signal.SIGTERM)
     status, _, err = ended(ranks)
     took = time.monotonic() - begin
-    assert status[0] == 128 + signal.SIGTERM and took < grace + 60 * SLOW, (status, took, err)
+    assert status[0] == 128 + signal.SIGTERM and took < 22 * SLOW, (status, took, err)
     wait_for(lambda: not os.path.exists(f"/proc/{orchestrator}"))
 
 

@@ -2,6 +2,7 @@
 
 A test file: usage: NAME.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ MODELS = os.environ.get("GRAFT_TEST_MODELS", os.path.join(ROOT, "models/demo"))
 TARGET, DRAFT, HEAD = (os.path.join(MODELS, name) for name in ("target", "draft", "eagle3"))
 SLOW = float(os.environ.get("GRAFT_TEST_SLOW", "1"))
 CASES = []
+AFTER_FAILURE = []  # what a case that fails would leave running, as functions that end it
 ENDLESS = 30000  # tokens of a turn that a test ends by a signal when it has seen what it was to see
 
 
@@ -119,6 +121,7 @@ class Running:
                                   stdout=subprocess.PIPE, stderr=self.err, text=True,
                                   env=dict(os.environ, **({"GRAFT_LOG": log} if log else {}),
                                            **({"GRAFT_DEBUG": "round"} if rounds else {})))
+        AFTER_FAILURE.append(self.p.kill)
 
     def said(self):
         return os.pread(self.err.fileno(), 1 << 22, 0).decode(errors="replace")
@@ -195,6 +198,7 @@ def main(n_more=0):
             print(f"ok {i} - {fn.__name__} # SKIP not chosen")
             continue
         begin = time.monotonic()
+        AFTER_FAILURE.clear()
         try:
             fn()
             print(f"ok {i} - {fn.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
@@ -202,6 +206,9 @@ def main(n_more=0):
             print(f"ok {i} - {fn.__name__} # SKIP {why}", flush=True)
         except Exception as e:  # pylint: disable=broad-except
             n_failed += 1
+            for end in AFTER_FAILURE:
+                with contextlib.suppress(OSError):
+                    end()
             text = f"{type(e).__name__}: {e}".replace("\n", "\n# ")
             line = e.__traceback__.tb_next.tb_lineno if e.__traceback__ and e.__traceback__.tb_next else 0
             print(f"not ok {i} - {fn.__name__} ({time.monotonic() - begin:.1f} s)\n# line {line}: {text}", flush=True)

@@ -210,7 +210,7 @@ N_LEAVER = 10000 if os.environ.get("GRAFT_TEST_LONG", "") else 24
 def clients_that_go_away_leave_nothing():
     with Endpoint("--sessions", "4") as s:
         s.complete()
-        before = s.sessions()
+        before, n_asked = s.sessions(), s.metrics()["graft_requests_total"]
         body = json.dumps({"prompt": PROMPT, "max_tokens": 3000, "temperature": 0, "ignore_eos": True}).encode()
         for stream, rst, wait in ((True, False, .3), (False, False, .3), (True, True, 0), (False, True, .1)):
             for _ in range(N_LEAVER // 4):  # more than there are slots: some are queued
@@ -226,7 +226,7 @@ def clients_that_go_away_leave_nothing():
             wait_for(lambda: s.sessions() == before)
         m = s.metrics()
         ended = sum(v for k, v in m.items() if k.startswith("graft_request_success_total"))
-        assert ended == m["graft_requests_total"] >= 1, (N_LEAVER, m)  # any of them may be gone before it is read
+        assert ended == m["graft_requests_total"] > n_asked, (N_LEAVER, m)  # any of them may be gone before it is read
         s.complete()
 
 

@@ -144,6 +144,9 @@ def killed_in_their_midst(s, prompts):
     s.kill()
     ends = [(*c.communicate(timeout=60), c.returncode) for c in clients]
     if s.n_gone_on() < len(clients):
+        for out, err, status in ends:  # who was not told the end of its turn finds all of it all the same
+            whole = status == 0 or s.text_when_over(json.loads(out)["session"])["finish_reason"] == "length"
+            assert whole, (out, err, status)
         wait_for(lambda: all(x["state"] == "idle" for x in s.sessions()))  # room for others
         return None
     for out, err, status in ends:
@@ -207,7 +210,8 @@ def outlive_a_kill(n, tokens):
             now = {x["id"]: x["tokens"] for x in s.sessions()}
             return all(x not in now or now[x] > before[x] for x in before)
         wait_for(moves, 60)
-        if s.n_gone_on() < n:
+        if s.n_gone_on() < n:  # none of them is lost all the same
+            assert all(s.text_when_over(x)["finish_reason"] == "length" for x in before), before
             return False
         took = time.monotonic() - begin
         print(f"# {n} streams: all moved again {took:.2f} s after the kill", flush=True)

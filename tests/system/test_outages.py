@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-from harness import (DRAFT, ENDLESS, GRAFT, HEAD, ROOT, SLOW, TARGET, alive, case, children, interrupt, is_plain, main,
-                     wait_for)
+from harness import (AFTER_FAILURE, DRAFT, ENDLESS, GRAFT, HEAD, ROOT, SLOW, TARGET, alive, case, children, interrupt,
+                     is_plain, main, wait_for)
 from served import FIXED, Folder, Serve, worker
 
 PROMPT = "import os"
@@ -47,6 +47,7 @@ class Run:
         self.p = subprocess.Popen([GRAFT, "run", "--json", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos",
                                    "--max-tokens", str(tokens), *args], stdout=subprocess.PIPE, stderr=self.err, text=True,
                                   env=dict(base, GRAFT_DEBUG="round", **(env or {})), preexec_fn=limits)
+        AFTER_FAILURE.append(self.p.kill)
 
     def said(self):
         return os.pread(self.err.fileno(), 1 << 22, 0).decode(errors="replace")

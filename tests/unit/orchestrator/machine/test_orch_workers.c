@@ -218,7 +218,7 @@ static void test_drafter_of_no_target(void **state)
         assert_int_equal(w->n_sent, 0);
         assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &seen));
         static const char *const why[] = {"its tokenizer has", "its vocabulary has", "it serves no head"};
-        assert_non_null(strstr(seen.undrafted, "is for its model; target worker 1: "));
+        assert_non_null(strstr(seen.undrafted, "is for its model; draft worker 3 and target worker 1: "));
         assert_non_null(strstr(seen.undrafted, why[way]));
         join_drafter(w); /* of the target that is here */
         expect(w, DRAFTER, GR_MSG_ATTACH);
