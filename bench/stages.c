@@ -225,28 +225,22 @@ static double time_device(const struct stage *s)
     return gr_median(ms, n);
 }
 
-/* So many rows are measured, one after another. */
-struct rows {
-    int n;
-    int value[GR_OPTION_LIST_MAX];
-};
-
-static void bench_rows(struct stage *s, struct gr_table *t, const char *what, const struct rows *rows)
+static void bench_rows(struct stage *s, struct gr_table *t, const char *what, const struct gr_option_list *rows)
 {
     for (int i = 0; i < rows->n; i++) {
+        const int n_row = (int)rows->value[i];
         double ms[N_REP_MAX];
-        time_rows(s, rows->value[i], ms);
+        time_rows(s, n_row, ms);
         const double kv_bytes = (double)s->kv_bytes_per_token * s->n_context;
         print_row(t, s,
                   &(struct row){.what = what,
-                                .n_row = rows->value[i],
+                                .n_row = n_row,
                                 .ms = ms,
                                 .n = s->n_rep,
                                 .device_ms = time_device(s),
                                 .bytes = (double)s->weight_bytes + kv_bytes,
-                                .flops = s->flops_per_row * rows->value[i] +
-                                         attention_flops(s, s->n_context + 0.5 * GR_MIN(rows->value[i], N_TREE_MAX),
-                                                         rows->value[i])});
+                                .flops = s->flops_per_row * n_row +
+                                         attention_flops(s, s->n_context + 0.5 * GR_MIN(n_row, N_TREE_MAX), n_row)});
     }
 }
 
@@ -300,7 +294,7 @@ static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
 }
 
 /* fc over rows of the last pass, against a buffer of its own size: it stays in a nearer cache than the pass does. */
-static void bench_fuse(const struct stage *target, struct gr_table *t, const struct rows *rows)
+static void bench_fuse(const struct stage *target, struct gr_table *t, const struct gr_option_list *rows)
 {
     struct stage copy = *target;
     struct stage *s = &copy;
@@ -309,21 +303,22 @@ static void bench_fuse(const struct stage *target, struct gr_table *t, const str
     s->bytes_per_s = gr_machine_read_bytes_per_s(gr_team_size(s->lm->team), (size_t)(2.0 * n_weight));
     run_rows(s, s->n_context, s->n_row_max, true, s->n_row_max);
     for (int i = 0; i < rows->n; i++) {
+        const int n_row = (int)rows->value[i];
         double ms[N_REP_MAX];
         for (int k = -2; k < s->n_rep; k++) {
             const uint64_t begin = gr_clock_ns();
-            gr_lm_fuse(s->lm, rows->value[i], s->capture, out);
+            gr_lm_fuse(s->lm, n_row, s->capture, out);
             if (k >= 0) {
                 ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
             }
         }
         print_row(t, s,
                   &(struct row){.what = "fc",
-                                .n_row = rows->value[i],
+                                .n_row = n_row,
                                 .ms = ms,
                                 .n = s->n_rep,
                                 .bytes = 2.0 * n_weight,
-                                .flops = 2.0 * n_weight * rows->value[i]});
+                                .flops = 2.0 * n_weight * n_row});
     }
     free(out);
 }
@@ -590,16 +585,6 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
     gr_table_begin(t, format, stdout, "stages", note, columns, n_column);
 }
 
-/* Those that were asked for, else the usual ones. */
-static struct rows rows_of(const struct stage_options *o, struct rows usual)
-{
-    struct rows out = {.n = o->rows->n};
-    for (int i = 0; i < out.n; i++) {
-        out.value[i] = (int)o->rows->value[i];
-    }
-    return out.n > 0 ? out : usual;
-}
-
 static int most_rows(const struct stage_options *o)
 {
     int most = N_TREE_MAX;
@@ -611,8 +596,10 @@ static int most_rows(const struct stage_options *o)
 
 static int measure(struct stage *target, struct stage *head, enum gr_table_format format, const struct stage_options *o)
 {
-    const struct rows verify = rows_of(o, (struct rows){7, {1, 2, 4, 8, 16, 32, 64}});
-    const struct rows draft = rows_of(o, (struct rows){5, {1, 4, 8, 10, 64}});
+    static const struct gr_option_list usual = {.n = 7, .value = {1, 2, 4, 8, 16, 32, 64}};
+    static const struct gr_option_list usual_of_head = {.n = 5, .value = {1, 4, 8, 10, 64}};
+    const struct gr_option_list *verify_rows = o->rows->n > 0 ? o->rows : &usual;
+    const struct gr_option_list *head_rows = o->rows->n > 0 ? o->rows : &usual_of_head;
     struct gr_table t;
     const bool leads = !follows(o);
     if (leads && o->device != GR_DEVICE_CPU && measure_ceilings(target, NULL, o->device) != GR_OK) {
@@ -632,16 +619,16 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
     }
     target->has_views = head->has_views = o->retrieval >= 512 && target->lm->view != NULL;
     begin_table(&t, format, target, head, o);
-    bench_rows(target, &t, "verify", &verify);
+    bench_rows(target, &t, "verify", verify_rows);
     bench_prefill(target, &t, "prefill");
     for (int n = o->retrieval; n >= 512 && target->lm->view != NULL; n /= 2) {
         bench_views(target, &t, n);
     }
     if (o->head != NULL) {
         if (target->lm->shipped == NULL) { /* else it is part of the pass */
-            bench_fuse(target, &t, &draft);
+            bench_fuse(target, &t, head_rows);
         }
-        bench_rows(head, &t, "head", &draft);
+        bench_rows(head, &t, "head", head_rows);
         bench_prefill(head, &t, "head prefill");
     }
     gr_table_end(&t);

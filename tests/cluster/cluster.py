@@ -11,7 +11,8 @@ import sys
 import tempfile
 import time
 
-from harness import AFTER_FAILURE, CASES, DRAFT, GRAFT, SLOW, TARGET, generate, main, wait_for
+from harness import (AFTER_FAILURE, CASES, DRAFT, GRAFT, SLOW, TARGET, generate, main, parent_of, stat_of, wait_busy,
+                     wait_for)
 
 LONG = bool(os.environ.get("GRAFT_TEST_LONG"))
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -115,28 +116,16 @@ def belongs(pid, job_dir):
             with open(f"/proc/{pid}/cmdline", "rb") as f:
                 if job_dir in f.read().decode(errors="replace").split("\0"):
                     return True
-            with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-                pid = int(f.read().rsplit(")", 1)[1].split()[1])
+            pid = parent_of(pid)
         except OSError:
             return False
     return False
 
 
-def wait_busy(pid):
-    """Until it has used some more CPU time: for a worker that was up, a turn goes on."""
-    def ticks():
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            fields = f.read().rsplit(")", 1)[1].split()
-        return int(fields[11]) + int(fields[12])
-    begin = ticks()
-    wait_for(lambda: ticks() >= begin + 10)
-
-
 def parent_and_start(pid):
     """None: there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            state, parent, *more = f.read().rsplit(")", 1)[1].split()
+        state, parent, *more = stat_of(pid)
     except OSError:
         return None
     return (int(parent), int(more[17])) if state != "Z" else None
@@ -314,8 +303,7 @@ def killed_drafter_rank(start, folder, *more):
     pid = workers("graft-draft", folder)[0]
     wait_busy(pid)
     for _ in range(2):  # worker, supervisor, rank
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            pid = int(f.read().rsplit(")", 1)[1].split()[1])
+        pid = parent_of(pid)
     os.kill(pid, signal.SIGKILL)
     went_on_without_drafter(j, turns, want, folder)
 

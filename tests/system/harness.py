@@ -79,16 +79,37 @@ def refused(args, status, *words, **kw):
     assert done.stdout == "", done.stdout
 
 
+def stat_of(pid):
+    """The fields of /proc/PID/stat after the program's name: the state, the parent, and more."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+        return f.read().rsplit(")", 1)[1].split()
+
+
+def parent_of(pid):
+    return int(stat_of(pid)[1])
+
+
+def busy(pid):
+    """CPU time of a process, in ticks: how a test sees that rounds are going on."""
+    fields = stat_of(pid)
+    return int(fields[11]) + int(fields[12])
+
+
+def wait_busy(pid, ticks=10):
+    """Until it has used so much more."""
+    begin = busy(pid)
+    wait_for(lambda: busy(pid) >= begin + ticks)
+
+
 def children(pid):
     out = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/stat", encoding="utf-8") as f:
-                    fields = f.read().rsplit(")", 1)
-                    if int(fields[1].split()[1]) == pid and fields[1].split()[0] != "Z":
-                        with open(f"/proc/{name}/cmdline", encoding="utf-8") as c:
-                            out.append((int(name), c.read().split("\0")[0]))
+                state, parent, *_ = stat_of(name)
+                if int(parent) == pid and state != "Z":
+                    with open(f"/proc/{name}/cmdline", encoding="utf-8") as c:
+                        out.append((int(name), c.read().split("\0")[0]))
             except (OSError, IndexError):
                 pass
     return out
@@ -96,8 +117,7 @@ def children(pid):
 
 def alive(pid):
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+        return stat_of(pid)[0] != "Z"
     except OSError:
         return False
 
@@ -150,16 +170,6 @@ class Running:
             return found
         wait_for(look)
         return found[0]
-
-    def busy(self, pid):
-        """CPU time of a process, in ticks: how a test sees that rounds are going on."""
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            fields = f.read().rsplit(")", 1)[1].split()
-        return int(fields[11]) + int(fields[12])
-
-    def wait_busy(self, pid, ticks):
-        begin = self.busy(pid)
-        wait_for(lambda: self.busy(pid) >= begin + ticks)
 
     def end(self, timeout=120):
         out, _ = self.p.communicate(timeout=timeout * SLOW)

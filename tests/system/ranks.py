@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from harness import ROOT, Running, alive, children, run, wait_for
+from harness import ROOT, Running, alive, children, run, wait_busy, wait_for
 
 SHARED = next((d for d in (os.environ.get("GRAFT_SHARED", ""), os.path.join(ROOT, "shared"),
                            os.path.join(os.path.dirname(ROOT), "shared")) if os.path.isdir(d)), "")
@@ -20,7 +20,7 @@ def wait_for_ranks(r, n, seconds=60):
     """The target of a run, when its group is whole and computes."""
     target = r.child("graft-target")
     wait_for(lambda: len(ranks_of(target)) == n - 1 and "calibrated" in r.said(), seconds)
-    r.wait_busy(target, 15)
+    wait_busy(target, 15)
     return target
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 from harness import (DRAFT, ENDLESS, GRAFT, HEAD, ROOT, TARGET, Running, case, generate, is_plain, main, refused, run,
-                     wait_for)
+                     wait_busy, wait_for)
 from served import Serve, one_line
 
 N = 4
@@ -186,7 +186,7 @@ def interrupted():
     r = Running("--n", "3", *how, tokens=8000, log="info")
     target = r.child("graft-target")
     wait_for(lambda: len(shared(r.said())) == 2)
-    r.wait_busy(target, 10)
+    wait_busy(target, 10)
     r.p.send_signal(signal.SIGINT)
     status, out, said = r.end()
     assert status == 128 + signal.SIGINT, (status, said)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 from far_group import Group, serving
-from harness import DRAFT, ENDLESS, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from harness import DRAFT, ENDLESS, GRAFT, ROOT, SLOW, TARGET, alive, busy, case, children, generate, main, wait_for
 from served import Folder, free_port
 from stream import closed, running_again
 
@@ -167,13 +167,6 @@ def asked(said, *words):
     port = re.search(r"orchestrator at port (\d+)", said(0)).group(1)
     return subprocess.run([GRAFT, *words], env=dict(os.environ, GRAFT_KEY="ab" * 32, GRAFT_CONNECT=f"127.0.0.1:{port}"),
                           capture_output=True, text=True, timeout=60 * SLOW, check=True).stdout
-
-
-def busy(pid):
-    """CPU time of a process, in ticks."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-        fields = f.read().rsplit(")", 1)[1].split()
-    return int(fields[11]) + int(fields[12])
 
 
 TURN = (GRAFT, "run", "--json", "--model", TARGET, "--prompt", "def fibonacci(n):", "--ignore-eos")

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from endpoint import Endpoint
-from harness import DRAFT, ENDLESS, GRAFT, HEAD, SLOW, TARGET, case, generate, is_plain, main, wait_for
+from harness import DRAFT, ENDLESS, GRAFT, HEAD, SLOW, TARGET, case, generate, is_plain, main, stat_of, wait_for
 from served import FIXED, PLAIN, Serve, worker
 from stream import Stream
 
@@ -302,8 +302,7 @@ def stopped_drafter():
 
 
 def is_stopped(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-        return f.read().rsplit(")", 1)[1].split()[0] == "T"
+    return stat_of(pid)[0] == "T"
 
 
 @case

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from harness import DRAFT, ENDLESS, ROOT, SLOW, TARGET, Skip, case, main, wait_for
+from harness import DRAFT, ENDLESS, ROOT, SLOW, TARGET, Skip, busy, case, main, wait_for
 from endpoint import PROMPT, Endpoint
 from served import worker
 
@@ -65,9 +65,7 @@ def pages():
 
 
 def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-        fields = f.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return busy(pid) / os.sysconf("SC_CLK_TCK")
 
 
 @case

@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 
-from harness import BUILD, DRAFT, ENDLESS, GRAFT, ROOT, SLOW, TARGET, case, generate, is_plain, main, run, wait_for
+from harness import (BUILD, DRAFT, ENDLESS, GRAFT, ROOT, SLOW, TARGET, case, generate, is_plain, main, parent_of, run,
+                     wait_for)
 from served import A_IDS, B_IDS, FIXED, PLAIN, PROMPT, UNKNOWN, Folder, Serve, free_port, one_line, worker
 
 
@@ -505,8 +506,7 @@ def mpirun_survives_a_killed_drafter():
         assert p.returncode == 0 and json.loads(out)["token_ids"] == want, text
         assert ask("wait", "--timeout", "30", "--draft", DRAFT).returncode == 0  # it is back, under its supervisor
         # The rank itself: nobody restarts it, and the job goes on without.
-        with open(f"/proc/{[w['pid'] for w in look()['workers'] if w['role'] == 'draft'][0]}/stat", encoding="utf-8") as f:
-            rank = int(f.read().rsplit(")", 1)[1].split()[1])
+        rank = parent_of([w["pid"] for w in look()["workers"] if w["role"] == "draft"][0])
         p = start()
         wait_for(lambda: any(x["rounds"] >= 3 for x in look()["sessions"]))
         os.kill(rank, signal.SIGKILL)

@@ -6,14 +6,13 @@ usage: test_serve_workers.py BUILD_DIR SOURCE_ROOT      prints TAP
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 
 from harness import DRAFT, ENDLESS, SLOW, alive, case, children, generate, is_plain, main, run, wait_for
 from served import A_IDS, B_IDS, FIXED, PLAIN, PROMPT, Folder, Serve, free_port, one_line, worker
+from weights import with_other_tokenizer
 
 
 # ---- ends ----
@@ -275,15 +274,7 @@ def supervised_worker_comes_back():
 
 @case
 def misfits_are_told():
-    with tempfile.TemporaryDirectory() as d, Serve(draft=False) as s:
-        other = os.path.join(d, "draft")
-        shutil.copytree(DRAFT, other)
-        name = os.path.join(other, "tokenizer.json")
-        os.chmod(name, 0o644)
-        with open(name, encoding="utf-8") as f:
-            text = f.read()
-        with open(name, "w", encoding="utf-8") as f:
-            f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
+    with Serve(draft=False) as s, with_other_tokenizer(DRAFT) as other:
         with worker("graft-draft", s.folder, s.address, model=other):
             wait_for(lambda: "is for none of the targets that are here; target worker 1: its tokenizer has fingerprint" in s.log())
             assert "is for its model" in s.generate(*FIXED, "--max-tokens", "4")["undrafted"]

@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 from harness import (BUILD, DRAFT, ENDLESS, GRAFT, HEAD, ROOT, SLOW, TARGET, Running, alive, case, generate, is_plain,
-                     main, refused, run, wait_for)
+                     main, refused, run, wait_busy, wait_for)
 from served import free_port
 from weights import with_other_tokenizer
 
@@ -681,7 +681,7 @@ def wrong_key_and_garbage_are_turned_away():
 def interrupt_cleans_up():
     r = Running("--draft", DRAFT, tokens=20000)
     pids = [r.child("graft-target"), r.child("graft-draft")]
-    r.wait_busy(pids[0], 10)
+    wait_busy(pids[0], 10)
     r.p.send_signal(signal.SIGINT)
     status, out, err = r.end(20)
     assert status == 130 and json.loads(out)["error"] == "interrupted" and "interrupted" in err, (status, out, err)
